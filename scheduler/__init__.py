@@ -1,0 +1,1 @@
+"""A leased distributed task scheduler on PostgreSQL."""
