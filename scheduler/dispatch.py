@@ -1,0 +1,58 @@
+"""Claims due tasks, and gives back claims that never reached a handler."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Mapping, Sequence
+from datetime import timedelta
+
+from psycopg import Connection
+
+from scheduler.lease import Attempt, Lease
+from scheduler.statements import statement
+
+
+def new_owner(worker: str) -> str:
+    """An owner for one claim call: the worker's name and a nonce that nobody else has."""
+    return f"{worker}/{secrets.token_hex(6)}"
+
+
+def claim(
+    connection: Connection,
+    owner: str,
+    kinds: Mapping[str, timedelta],
+    limit: int,
+    sent: float,
+) -> list[Attempt]:
+    """Claim at most `limit` due tasks of `kinds` (name to lease length) for `owner`.
+
+    `sent` is the worker's monotonic clock read before this call: its belief counts from there.
+    """
+    rows = connection.execute(
+        statement("claim"),
+        {
+            "owner": owner,
+            "kinds": list(kinds),
+            "leases": list(kinds.values()),
+            "limit": limit,
+        },
+    ).fetchall()
+    return [
+        Attempt(
+            Lease(task, token, owner),
+            kind,
+            payload,
+            number,
+            max_attempts,
+            due,
+            kinds[kind],
+            sent + kinds[kind].total_seconds(),
+        )
+        for task, token, kind, payload, number, max_attempts, due in rows
+    ]
+
+
+def release_claims(connection: Connection, owners: Sequence[str]) -> list[int]:
+    """Give back all tasks of claims whose reply never arrived; returns their ids."""
+    rows = connection.execute(statement("release_claim"), {"owners": list(owners)}).fetchall()
+    return [task for (task,) in rows]

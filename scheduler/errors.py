@@ -1,0 +1,29 @@
+"""The errors the scheduler raises on purpose. Each message names the thing and the way out."""
+
+
+class SchedulerError(Exception):
+    """Base of all errors below: catch this one to catch them all."""
+
+
+class SchemaError(SchedulerError):
+    """The database's schema is missing, or is newer than this version of the package."""
+
+
+class UnknownKindError(SchedulerError):
+    """A task of a kind that the registry does not have."""
+
+
+class PayloadError(SchedulerError):
+    """A payload that its kind's model refuses, or that PostgreSQL cannot store."""
+
+
+class ScheduleError(SchedulerError):
+    """A due time or delay that cannot be meant."""
+
+
+class LeaseLostError(SchedulerError):
+    """This attempt no longer holds its task: stop, whatever it still does will be refused."""
+
+
+class DatabaseUnreachableError(SchedulerError):
+    """The database stayed away for longer than the worker was told to wait."""

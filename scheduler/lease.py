@@ -1,0 +1,160 @@
+"""Leases: what a worker may still believe, renewal, and the reclaim of what has expired."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime, timedelta
+from threading import Event
+from typing import NamedTuple
+
+from psycopg import Connection
+
+from scheduler.errors import LeaseLostError
+from scheduler.statements import statement
+
+
+class Lease(NamedTuple):
+    """The identity of one claim of one task. All three fence every later write.
+
+    `owner` is the worker's name and a nonce of the claim call. A token alone would do on one
+    database; after a failover that lost commits the same token can be issued twice.
+    """
+
+    task: int
+    token: int
+    owner: str
+
+
+class Attempt:
+    """One run of one task, as its handler sees it.
+
+    Give `task`, `token` and `owner` to systems outside the database that can fence by them.
+    """
+
+    __slots__ = (
+        "_believed_until",
+        "_lost",
+        "due",
+        "kind",
+        "lease",
+        "lease_length",
+        "max_attempts",
+        "number",
+        "payload",
+    )
+
+    def __init__(
+        self,
+        lease: Lease,
+        kind: str,
+        payload: str,
+        number: int,
+        max_attempts: int,
+        due: datetime,
+        lease_length: timedelta,
+        believed_until: float,
+    ) -> None:
+        self.lease = lease
+        self.kind = kind
+        self.payload = payload
+        self.number = number
+        self.max_attempts = max_attempts
+        self.due = due
+        self.lease_length = lease_length
+        self._believed_until = believed_until
+        self._lost = Event()
+
+    @property
+    def task(self) -> int:
+        """The task's id."""
+        return self.lease.task
+
+    @property
+    def token(self) -> int:
+        """The fencing token of this attempt; a later attempt of the task has a larger one."""
+        return self.lease.token
+
+    @property
+    def owner(self) -> str:
+        """Who holds the lease: the worker's name and the nonce of its claim."""
+        return self.lease.owner
+
+    @property
+    def lost(self) -> bool:
+        """Whether the lease is gone, so that nothing this attempt still does can count."""
+        return self._lost.is_set()
+
+    def raise_if_lost(self) -> None:
+        """Raise LeaseLostError if the lease is gone. For long handlers to call now and then."""
+        if self.lost:
+            raise LeaseLostError(f"task {self.task} is no longer held under token {self.token}")
+
+    # The worker's own book-keeping. Times are readings of its monotonic clock, taken *before* the
+    # statement that set or moved the lease was sent: the database's expiry is always later.
+
+    @property
+    def believed_until(self) -> float:
+        """Until when, on the worker's monotonic clock, it may act as the holder."""
+        return self._believed_until
+
+    def renewed(self, sent: float) -> None:
+        """Note that a renewal sent at `sent` was granted."""
+        self._believed_until = sent + self.lease_length.total_seconds()
+
+    def lose(self) -> bool:
+        """Mark the lease as gone; whether this call was the first to do so."""
+        first = not self._lost.is_set()
+        self._lost.set()
+        return first
+
+
+class Reclaimed(NamedTuple):
+    """A lease that was taken back, and what became of its task."""
+
+    lease: Lease
+    kind: str
+    status: str
+    attempts: int
+
+
+class Look(NamedTuple):
+    """What a second look found: the lease still held, or how its attempt ended (None: no trace)."""
+
+    held: bool
+    outcome: str | None
+
+
+def columns(leases: Sequence[Lease]) -> dict[str, object]:
+    """The three arrays that name leases in every batch statement."""
+    return {
+        "tasks": [lease.task for lease in leases],
+        "tokens": [lease.token for lease in leases],
+        "owners": [lease.owner for lease in leases],
+    }
+
+
+def renew(
+    connection: Connection, leases: Sequence[Lease], lengths: Sequence[timedelta]
+) -> dict[Lease, datetime]:
+    """Renew leases; the new expiry of each that is still held and was not locked at the moment."""
+    wanted = {(lease.task, lease.token): lease for lease in leases}
+    rows = connection.execute(
+        statement("renew"), {**columns(leases), "leases": list(lengths)}
+    ).fetchall()
+    return {wanted[task, token]: expires for task, token, expires in rows}
+
+
+def reclaim(connection: Connection, limit: int) -> list[Reclaimed]:
+    """Take back at most `limit` expired leases, whoever held them."""
+    rows = connection.execute(statement("reclaim"), {"limit": limit}).fetchall()
+    return [
+        Reclaimed(Lease(task, token, owner), kind, status, attempts)
+        for task, kind, status, token, owner, attempts in rows
+    ]
+
+
+def second_look(connection: Connection, leases: Sequence[Lease]) -> dict[Lease, Look]:
+    """Tell leases that were merely locked from those that are gone, and how the latter ended."""
+    wanted = {(lease.task, lease.token): lease for lease in leases}
+    rows = connection.execute(statement("second_look"), columns(leases)).fetchall()
+    return {wanted[task, token]: Look(held, outcome) for task, token, held, outcome in rows}

@@ -1,0 +1,91 @@
+"""Brings a database's schema up to this package's version."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import NamedTuple
+
+import psycopg
+from psycopg import Connection
+
+from scheduler.errors import SchemaError
+from scheduler.statements import SQL
+
+MONTHS_AHEAD = 3
+
+
+class Migration(NamedTuple):
+    """One file of `sql/migrations`: `<version>_<name>.sql`."""
+
+    version: int
+    name: str
+    text: bytes
+
+
+def migrations(directory: Path = SQL / "migrations") -> list[Migration]:
+    """All migrations of this package, in order."""
+    found = []
+    for path in sorted(directory.glob("*.sql")):
+        match = re.fullmatch(r"(\d{4})_(\w+)\.sql", path.name)
+        if match is None:
+            raise SchemaError(f"{path.name} is not named like 0001_name.sql")
+        found.append(Migration(int(match[1]), match[2], path.read_bytes()))
+    return found
+
+
+def migrate(dsn: str) -> list[str]:
+    """Apply what is missing, in one transaction; returns the names of what was applied.
+
+    Safe when several processes start at once: an advisory lock, held to the end of the transaction,
+    lets one do the work and shows the others that it is done. Raises SchemaError if the database is
+    newer than this package.
+    """
+    with psycopg.connect(dsn) as connection:
+        connection.execute("select pg_advisory_xact_lock(hashtextextended('scheduler.migrate', 0))")
+        connection.execute("create schema if not exists scheduler")
+        connection.execute(
+            "create table if not exists scheduler.migrations ("
+            " version integer primary key, name text not null,"
+            " applied_at timestamptz not null default now())"
+        )
+        done = applied_version(connection)
+        _refuse_newer(done)
+        missing = [migration for migration in migrations() if migration.version > done]
+        for migration in missing:
+            connection.execute(migration.text)
+            connection.execute(
+                "insert into scheduler.migrations (version, name) values (%s, %s)",
+                [migration.version, migration.name],
+            )
+        connection.execute("select scheduler.add_run_log_partitions(%s)", [MONTHS_AHEAD])
+    return [migration.name for migration in missing]
+
+
+def check_schema(connection: Connection) -> None:
+    """Raise SchemaError unless the database has exactly this package's schema version."""
+    row = connection.execute("select to_regclass('scheduler.migrations') is not null").fetchone()
+    done = applied_version(connection) if row is not None and row[0] else 0
+    _refuse_newer(done)
+    if done < migrations()[-1].version:
+        raise SchemaError(
+            f"the database's schema is at version {done}, this package needs"
+            f" {migrations()[-1].version}: run `scheduler migrate`"
+        )
+
+
+def applied_version(connection: Connection) -> int:
+    """The newest migration recorded in the database; 0 if none."""
+    row = connection.execute(
+        "select coalesce(max(version), 0) from scheduler.migrations"
+    ).fetchone()
+    return int(row[0]) if row is not None else 0
+
+
+def _refuse_newer(done: int) -> None:
+    newest = migrations()[-1].version
+    if done > newest:
+        raise SchemaError(
+            f"the database's schema is at version {done}, newer than the {newest} that this package"
+            " knows: upgrade the package"
+        )

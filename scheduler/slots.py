@@ -1,0 +1,184 @@
+"""Runs handlers: plain ones in a thread, async ones in an event loop, transactional ones with a
+connection whose writes commit together with the task's completion."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+import time
+import traceback
+from collections.abc import Callable
+from concurrent.futures import CancelledError
+from dataclasses import dataclass
+from datetime import timedelta
+from queue import SimpleQueue
+from threading import Thread
+from typing import Any, Literal
+
+import psycopg
+from psycopg import Connection
+
+from scheduler.errors import PayloadError
+from scheduler.finish import LONGEST_ERROR, complete_in_transaction
+from scheduler.kinds import Kind, Registry, Snooze
+from scheduler.lease import Attempt
+from scheduler.watchdog import Observe, Watchdog, shut
+
+PAUSE = 0.5  # seconds before an attempt is given back because no connection could be had
+LEASE_LOST = "LP001"  # the SQLSTATE of scheduler.refuse_lost_lease
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """How a handler ended, before the database has heard of it.
+
+    `committed`: its own transaction completed the task. `lost`: nothing may be written.
+    """
+
+    what: Literal["completed", "failed", "snoozed", "released", "committed", "lost"]
+    error: str = ""
+    delay: timedelta = timedelta(0)
+
+
+Report = Callable[[Attempt, Outcome], None]
+
+
+class Slots:
+    """A fixed number of threads that run attempts and report how each ended."""
+
+    def __init__(
+        self,
+        count: int,
+        registry: Registry,
+        connect: Callable[[], Connection],
+        watchdog: Watchdog,
+        observe: Observe,
+        report: Report,
+    ) -> None:
+        self._registry = registry
+        self._connect = connect
+        self._watchdog = watchdog
+        self._observe = observe
+        self._report = report
+        self._ready: SimpleQueue[Attempt | None] = SimpleQueue()
+        self._draining = False
+        self._loop = asyncio.new_event_loop()
+        self._loop_thread = Thread(target=self._run_loop, name="scheduler-loop", daemon=True)
+        self._threads = [
+            Thread(target=self._work, name=f"scheduler-slot-{n}", daemon=True) for n in range(count)
+        ]
+
+    def start(self) -> None:
+        """Start the threads and the event loop."""
+        self._loop_thread.start()
+        for thread in self._threads:
+            thread.start()
+
+    def submit(self, attempt: Attempt) -> None:
+        """Run an attempt as soon as a slot is free."""
+        self._ready.put(attempt)
+
+    def drain(self) -> None:
+        """Start nothing any more: what waits is reported as released, then the threads end."""
+        self._draining = True
+        for _ in self._threads:
+            self._ready.put(None)
+
+    def close(self) -> None:
+        """End the event loop. Threads whose handler does not return are left to the process's end."""
+        self._loop.call_soon_threadsafe(self._loop.stop)
+
+    def _run_loop(self) -> None:
+        self._loop.run_forever()
+        self._loop.close()
+
+    def _work(self) -> None:
+        connection: Connection | None = None
+        while (attempt := self._ready.get()) is not None:
+            if attempt.lost:
+                self._report(attempt, Outcome("lost"))
+                continue
+            if self._draining:
+                self._report(attempt, Outcome("released"))
+                continue
+            kind = self._registry[attempt.kind]
+            if kind.style == "transactional" and (connection is None or connection.closed):
+                try:
+                    connection = self._connect()
+                except psycopg.Error:
+                    # The handler did not start: give the attempt back rather than count it. Pause,
+                    # or a server without free connections would see the task claimed in circles.
+                    time.sleep(PAUSE)
+                    self._report(attempt, Outcome("released"))
+                    continue
+            self._report(attempt, self._run(kind, attempt, connection))
+        if connection is not None:
+            connection.close()
+
+    def _run(self, kind: Kind[Any], attempt: Attempt, connection: Connection | None) -> Outcome:
+        try:
+            payload = kind.load(attempt.payload)
+        except PayloadError as error:
+            return Outcome("failed", str(error))
+        self._observe("started", attempt.lease, "")
+        try:
+            if kind.style == "async":
+                self._run_async(kind, attempt, payload)
+            elif connection is not None and kind.style == "transactional":
+                self._run_transactional(kind, attempt, payload, connection)
+            else:
+                kind.handler(attempt, payload)
+        except BaseException as error:  # noqa: BLE001 - whatever a handler raises ends its attempt
+            outcome = self._ended_by(attempt, error)
+        else:
+            outcome = Outcome("committed" if kind.style == "transactional" else "completed")
+        self._observe("finished", attempt.lease, outcome.what)
+        return outcome
+
+    def _run_async(self, kind: Kind[Any], attempt: Attempt, payload: Any) -> None:
+        future = asyncio.run_coroutine_threadsafe(kind.handler(attempt, payload), self._loop)
+        with self._watchdog.interruptible(attempt, future.cancel):
+            future.result()
+
+    def _run_transactional(
+        self, kind: Kind[Any], attempt: Attempt, payload: Any, connection: Connection
+    ) -> None:
+        with self._watchdog.interruptible(attempt, lambda: shut(connection)):
+            transaction = connection.transaction()
+            transaction.__enter__()
+            try:
+                kind.handler(attempt, payload, connection)
+            except BaseException:
+                transaction.__exit__(*sys.exc_info())
+                raise
+            # One flight for both: between the completion and its COMMIT there is no moment in
+            # which this process could be stopped holding the row. If the lease is lost the
+            # completion raises in the server, which then skips the COMMIT; closing the session
+            # rolls the handler's writes back.
+            try:
+                with connection.pipeline():
+                    complete_in_transaction(connection, attempt.lease)
+                    transaction.__exit__(None, None, None)
+            except psycopg.Error:
+                connection.close()
+                raise
+
+    def _ended_by(self, attempt: Attempt, error: BaseException) -> Outcome:
+        if isinstance(error, psycopg.Error) and error.sqlstate == LEASE_LOST:
+            self._observe("refused", attempt.lease, "complete")
+            self._watchdog.lose(attempt, "refused by the fence")
+            return Outcome("lost")
+        if attempt.lost:
+            return Outcome("lost")
+        if isinstance(error, Snooze):
+            return Outcome("snoozed", delay=error.delay)
+        if isinstance(error, CancelledError):
+            return Outcome("failed", "interrupted: the worker shut down before the handler ended")
+        return Outcome("failed", describe(error))
+
+
+def describe(error: BaseException) -> str:
+    """An exception as text for the task's last error: the message first, then where it arose."""
+    last = "".join(traceback.format_exception_only(error))
+    where = "".join(traceback.format_tb(error.__traceback__, limit=-5))
+    return f"{last[: LONGEST_ERROR // 2]}\n{where}"

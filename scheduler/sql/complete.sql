@@ -1,0 +1,27 @@
+-- Complete attempts that are still held, and log them; returns the task ids that were.
+--
+-- Fenced by id, token and owner under the row's lock: of two writers, the second finds the lease
+-- gone and changes nothing. Rows are locked in id order and locked ones are skipped, so batches can
+-- neither deadlock nor wait; the caller takes a second look at what was not returned.
+with mine as materialized (
+    select task.id, task.lease_token, task.lease_owner, task.attempts, task.claimed_at
+    from unnest(%(tasks)s::bigint[], %(tokens)s::bigint[], %(owners)s::text[])
+        as held (id, token, owner)
+    join scheduler.tasks as task
+      on task.id = held.id and task.lease_token = held.token and task.lease_owner = held.owner
+    order by task.id
+    for update of task skip locked
+),
+done as (
+    update scheduler.tasks as task
+    set status = 'completed', finished_at = scheduler.now(),
+        lease_owner = null, lease_expires_at = null, claimed_at = null
+    from mine
+    where task.id = mine.id
+    returning task.id
+)
+insert into scheduler.run_log (
+    task_id, lease_token, lease_owner, attempt, claimed_at, finished_at, outcome)
+select id, lease_token, lease_owner, attempts, claimed_at, scheduler.now(), 'completed'
+from mine join done using (id)
+returning task_id

@@ -1,0 +1,8 @@
+-- The dead letters, oldest first, a page at a time: those after (died_at, id) of the previous page.
+select id, kind, payload, attempts, last_error, enqueued_at, finished_at
+from scheduler.tasks
+where status = 'dead'
+  and (%(kind)s::text is null or kind = %(kind)s)
+  and (finished_at, id) > (%(after_time)s::timestamptz, %(after_id)s::bigint)
+order by finished_at, id
+limit %(limit)s

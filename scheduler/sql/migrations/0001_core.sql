@@ -1,0 +1,159 @@
+-- The core: tasks, the run log, and the few functions that every statement shares.
+--
+-- A task moves only along these steps; the word behind each is the run-log outcome written by the
+-- statement that makes the step (none where no attempt ends):
+--
+--   (enqueue)  -> pending
+--   pending    -> running     claim
+--   running    -> running     renew: only lease_expires_at changes
+--   running    -> completed   completed
+--   running    -> pending     failed, released, snoozed, reclaimed
+--   running    -> dead        failed, reclaimed: the attempt that reached max_attempts
+--   running    -> cancelled   cancelled
+--   pending    -> cancelled
+--   dead       -> pending     requeue: attempts start again at 0
+--   dead       -> discarded
+--
+-- The constraints below make every other *state* impossible. Which *step* is taken is decided by
+-- the WHERE clause of each statement while it holds the row's lock: the row is the lock.
+
+-- The only clock that a comparison may use. A SQL function of this form is inlined by the planner,
+-- so an index on next_run_at still serves `next_run_at <= scheduler.now()`. Tests replace this one
+-- function to make time an input.
+create function scheduler.now() returns timestamptz
+    language sql stable parallel safe
+    return statement_timestamp();
+
+create table scheduler.settings (
+    name  text primary key,
+    value text not null
+);
+
+insert into scheduler.settings (name, value) values ('clock', 'statement_timestamp()');
+
+create table scheduler.tasks (
+    id               bigint generated always as identity primary key,
+    kind             text not null,
+    payload          jsonb not null,
+    status           text not null default 'pending',
+    next_run_at      timestamptz not null,
+    attempts         integer not null default 0,
+    max_attempts     integer not null,
+    lease_token      bigint not null default 0,
+    lease_owner      text,
+    lease_expires_at timestamptz,
+    claimed_at       timestamptz,
+    backoff_base     double precision not null,
+    backoff_factor   double precision not null,
+    backoff_cap      double precision not null,
+    backoff_jitter   double precision not null,
+    last_error       text,
+    enqueued_at      timestamptz not null,
+    finished_at      timestamptz,
+
+    constraint status_is_known check (
+        status in ('pending', 'running', 'completed', 'dead', 'cancelled', 'discarded')),
+    constraint kind_is_short check (length(kind) between 1 and 100),
+    constraint running_iff_leased check (
+        (status = 'running') = (lease_owner is not null)
+        and (status = 'running') = (lease_expires_at is not null)
+        and (status = 'running') = (claimed_at is not null)),
+    constraint running_was_claimed check (
+        status <> 'running' or (attempts >= 1 and lease_token >= 1)),
+    constraint attempts_within_cap check (
+        attempts >= 0 and max_attempts >= 1 and attempts <= max_attempts),
+    constraint pending_has_an_attempt_left check (
+        status <> 'pending' or attempts < max_attempts),
+    constraint dead_is_exhausted_and_says_why check (
+        status <> 'dead' or (attempts >= max_attempts and last_error is not null)),
+    constraint finished_iff_over check (
+        (finished_at is not null) = (status in ('completed', 'dead', 'cancelled', 'discarded'))),
+    constraint due_is_finite check (isfinite(next_run_at)),
+    constraint backoff_is_bounded check (
+        backoff_base > 0 and backoff_factor >= 1 and backoff_cap >= backoff_base
+        and backoff_cap <= 31536000 and backoff_jitter >= 0 and backoff_jitter <= 0.5)
+);
+
+-- One index per question the hot path asks; a finished task is in neither.
+create index tasks_due on scheduler.tasks (next_run_at, id) where status = 'pending';
+create index tasks_leased on scheduler.tasks (lease_expires_at) where status = 'running';
+create index tasks_dead on scheduler.tasks (finished_at, id) where status = 'dead';
+
+-- One row per finished attempt, written by the statement that ends the attempt, in its transaction:
+-- the log and the task cannot disagree, and a row's token says who wrote the task's change.
+create table scheduler.run_log (
+    task_id     bigint not null,
+    lease_token bigint not null,
+    lease_owner text not null,
+    attempt     integer not null,
+    claimed_at  timestamptz not null,
+    finished_at timestamptz not null,
+    outcome     text not null,
+    error       text,
+
+    constraint outcome_is_known check (
+        outcome in ('completed', 'failed', 'released', 'snoozed', 'reclaimed', 'cancelled'))
+) partition by range (finished_at);
+
+create index run_log_task on scheduler.run_log (task_id, lease_token);
+
+-- Takes what no monthly partition covers, so that ending an attempt never fails for want of one.
+create table scheduler.run_log_rest partition of scheduler.run_log default;
+
+-- Create the monthly partitions from this month to `ahead` months on. Safe to call at any time and
+-- from many sessions: whoever does not get the lock leaves the work to whoever has it. A month
+-- whose rows already went to run_log_rest stays there: moving them would block the queue.
+create function scheduler.add_run_log_partitions(ahead integer) returns integer
+    language plpgsql as $$
+declare
+    month date;
+    name  text;
+    added integer := 0;
+begin
+    if not pg_try_advisory_xact_lock(hashtextextended('scheduler.run_log partitions', 0)) then
+        return 0;
+    end if;
+    for month in
+        select date_trunc('month', scheduler.now() at time zone 'UTC') + make_interval(months => n)
+        from generate_series(0, ahead) as n
+    loop
+        name := 'run_log_' || to_char(month, 'YYYY_MM');
+        continue when to_regclass('scheduler.' || name) is not null;
+        continue when exists (
+            select from scheduler.run_log_rest
+            where finished_at >= month::timestamp at time zone 'UTC'
+              and finished_at < (month + interval '1 month') at time zone 'UTC');
+        execute format(
+            'create table scheduler.%I partition of scheduler.run_log for values from (%L) to (%L)',
+            name,
+            month::timestamp at time zone 'UTC',
+            (month + interval '1 month') at time zone 'UTC');
+        added := added + 1;
+    end loop;
+    return added;
+end $$;
+
+-- How long a task waits after failed attempt number `attempts`: base * factor^(attempts-1), at most
+-- cap, of which jitter may cut a share that is a pure function of task and token, so that anybody
+-- can recompute it. Powers are compared as logarithms first: no attempt count overflows.
+create function scheduler.retry_delay(
+    base double precision, factor double precision, cap double precision, jitter double precision,
+    attempts integer, task bigint, token bigint
+) returns interval
+    language sql immutable parallel safe
+    return make_interval(secs =>
+        case
+            when (attempts - 1) * ln(factor) >= ln(cap / base) then cap
+            else base * power(factor, attempts - 1)
+        end
+        * (1 - jitter
+            * ('x' || left(encode(sha256(convert_to(task || ':' || token, 'UTF8')), 'hex'), 8))
+                ::bit(32)::bigint / 4294967296::double precision));
+
+-- Refuse the transaction of a worker that no longer holds the lease. SQLSTATE LP001.
+create function scheduler.refuse_lost_lease(task bigint, token bigint) returns bigint
+    language plpgsql as $$
+begin
+    raise exception 'task % is no longer held under token %', task, token
+        using errcode = 'LP001';
+end $$;

@@ -1,0 +1,88 @@
+"""Looks at tasks and cancels them: for people and scripts, not for workers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+
+from psycopg import Connection
+from psycopg.rows import class_row
+
+from scheduler.statements import statement
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """A task as it stands."""
+
+    id: int
+    kind: str
+    payload: object
+    status: str
+    next_run_at: datetime
+    attempts: int
+    max_attempts: int
+    lease_token: int
+    lease_owner: str | None
+    lease_expires_at: datetime | None
+    last_error: str | None
+    enqueued_at: datetime
+    finished_at: datetime | None
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """A finished attempt, from the run log."""
+
+    attempt: int
+    lease_token: int
+    lease_owner: str
+    claimed_at: datetime
+    finished_at: datetime
+    outcome: str
+    error: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Count:
+    """How many tasks of a kind have a status, and how long the oldest due one has waited."""
+
+    kind: str
+    status: str
+    count: int
+    oldest_due_seconds: float | None
+
+
+def get(connection: Connection, task: int) -> Task | None:
+    """The task with this id, or None."""
+    with connection.cursor(row_factory=class_row(Task)) as cursor:
+        return cursor.execute(statement("task"), {"task": task}).fetchone()
+
+
+def runs(connection: Connection, task: int) -> list[Run]:
+    """The finished attempts of a task, oldest first."""
+    with connection.cursor(row_factory=class_row(Run)) as cursor:
+        return cursor.execute(statement("task_runs"), {"task": task}).fetchall()
+
+
+def cancel(connection: Connection, tasks: Sequence[int]) -> dict[int, str]:
+    """Cancel tasks that are waiting or running; returns each one's id and what it was.
+
+    A running handler is told at its worker's next renewal; whatever it still writes is refused.
+    Tasks that are over, or do not exist, are left out of the answer.
+    """
+    rows = connection.execute(statement("cancel"), {"tasks": list(tasks)}).fetchall()
+    return dict(rows)
+
+
+def counts(connection: Connection) -> list[Count]:
+    """Tasks by kind and status."""
+    with connection.cursor(row_factory=class_row(Count)) as cursor:
+        return cursor.execute(statement("status")).fetchall()
+
+
+def clock_source(connection: Connection) -> str:
+    """What `scheduler.now()` reads, as recorded in the database's settings."""
+    row = connection.execute("select value from scheduler.settings where name = 'clock'").fetchone()
+    return str(row[0]) if row is not None else "unknown"

@@ -1,0 +1,126 @@
+"""Ends what waits too long: a lease nobody could renew, a call that the network swallowed.
+
+It does no I/O of its own, so nothing can make it wait. A half-open connection answers nothing, not
+even an error, and TCP may take many minutes to notice; where a proxy still acknowledges bytes it
+never does. So every call of the worker has a limit, and the watchdog shuts the socket of a call
+that is over it: libpq then returns at once with an error, and the worker reconnects.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from threading import Event, Lock, Thread
+
+from psycopg import Connection
+
+from scheduler.lease import Attempt, Lease
+
+Observe = Callable[[str, Lease, str], None]
+
+
+class Watchdog(Thread):
+    """Watches the attempts a worker holds and the database calls it has in flight."""
+
+    def __init__(self, tick: float, monotonic: Callable[[], float], observe: Observe) -> None:
+        super().__init__(name="scheduler-watchdog", daemon=True)
+        self._tick = tick
+        self._monotonic = monotonic
+        self._observe = observe
+        self._lock = Lock()
+        self._held: dict[Lease, Attempt] = {}
+        self._interrupts: dict[Lease, Callable[[], object]] = {}
+        self._calls: dict[Connection, float] = {}
+        self._stop = Event()
+
+    def hold(self, attempts: list[Attempt]) -> None:
+        """Take claimed attempts into the worker's holdings."""
+        with self._lock:
+            self._held.update((attempt.lease, attempt) for attempt in attempts)
+
+    def drop(self, lease: Lease) -> None:
+        """Forget an attempt that is over."""
+        with self._lock:
+            self._held.pop(lease, None)
+
+    def held(self) -> list[Attempt]:
+        """The attempts this worker holds: waiting, running or not yet written down."""
+        with self._lock:
+            return list(self._held.values())
+
+    def count(self) -> int:
+        """How many attempts this worker holds."""
+        return len(self._held)
+
+    def lose(self, attempt: Attempt, how: str) -> None:
+        """Mark an attempt as lost, say so once, and let its handler be interrupted."""
+        if attempt.lose():
+            self._observe("lease-lost", attempt.lease, how)
+
+    @contextmanager
+    def interruptible(self, attempt: Attempt, interrupt: Callable[[], object]) -> Iterator[None]:
+        """While inside, a loss of the lease calls `interrupt`, once."""
+        with self._lock:
+            self._interrupts[attempt.lease] = interrupt
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._interrupts.pop(attempt.lease, None)
+
+    def interrupt_all(self) -> None:
+        """Interrupt every handler that can be: the worker's time to shut down is over."""
+        with self._lock:
+            interrupts = list(self._interrupts.values())
+            self._interrupts.clear()
+        for interrupt in interrupts:
+            interrupt()
+
+    @contextmanager
+    def limited(self, connection: Connection, seconds: float) -> Iterator[None]:
+        """While inside, the connection is shut down once `seconds` have passed."""
+        with self._lock:
+            self._calls[connection] = self._monotonic() + seconds
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._calls.pop(connection, None)
+
+    def stop(self) -> None:
+        """End the thread."""
+        self._stop.set()
+
+    def run(self) -> None:
+        """The thread's body."""
+        while not self._stop.wait(self._tick):
+            self.look(self._monotonic())
+
+    def look(self, now: float) -> None:
+        """One round: what is over its time at `now` on the monotonic clock is ended."""
+        for attempt in self.held():
+            if not attempt.lost and attempt.believed_until <= now:
+                self.lose(attempt, "not renewed in time")
+        with self._lock:
+            lost = [
+                self._interrupts.pop(lease)
+                for lease, attempt in self._held.items()
+                if attempt.lost and lease in self._interrupts
+            ]
+            # Shut under the lock: outside it the call could end and the descriptor be reused.
+            for connection in [c for c, limit in self._calls.items() if limit <= now]:
+                del self._calls[connection]
+                shut(connection)
+        for interrupt in lost:
+            interrupt()
+
+
+def shut(connection: Connection) -> None:
+    """Shut a connection's socket from another thread, so that a call waiting on it fails now."""
+    if connection.closed:
+        return
+    with socket.socket(fileno=os.dup(connection.fileno())) as twin, suppress(OSError):
+        # OSError: the peer is gone already, which is what was wanted.
+        twin.shutdown(socket.SHUT_RDWR)

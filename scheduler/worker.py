@@ -1,0 +1,334 @@
+"""The worker: claims due tasks, keeps their leases alive, runs them and writes down how they ended.
+
+Four kinds of thread, each with one job and none waiting for another: the dispatcher (the caller of
+`run`) claims, reclaims and writes outcomes on one connection; the keeper renews leases on a second;
+slots run handlers; the watchdog ends what is over its time.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import secrets
+import socket
+import time
+from collections.abc import Callable, Sequence
+from datetime import timedelta
+from queue import Empty, SimpleQueue
+from threading import Event, Thread
+
+import psycopg
+from psycopg import Connection
+
+from scheduler import finish
+from scheduler.dispatch import claim, new_owner, release_claims
+from scheduler.errors import DatabaseUnreachableError
+from scheduler.kinds import Registry
+from scheduler.lease import Attempt, Lease, reclaim, renew, second_look
+from scheduler.migrate import MONTHS_AHEAD, check_schema
+from scheduler.session import connect_worker
+from scheduler.slots import Outcome, Slots
+from scheduler.watchdog import Observe, Watchdog
+
+log = logging.getLogger("scheduler")
+
+RECLAIM_LIMIT = 500
+PAUSE = 0.5  # seconds between attempts to reconnect
+RETRY_LOCKED = 0.02  # seconds until an outcome whose row was locked is written again
+UPKEEP_EVERY = 6 * 3600.0  # seconds between looks at the run log's partitions
+AFTER_GRACE = 2.0  # seconds that interrupted handlers get to say how they ended
+
+
+class Worker:
+    """Runs the tasks of one registry until stopped.
+
+    slots: how many handlers run at once.
+    prefetch: how many more tasks may be claimed and wait here; 0 leaves them to other workers.
+    poll: how long an idle worker waits before it asks again.
+    reclaim_every: how often it looks for leases that expired, whoever held them.
+    grace: how long handlers may go on after `stop`.
+    give_up: how long the database may be away before `run` raises.
+    observe: told of every step of every attempt; called from several threads, must not block.
+    """
+
+    def __init__(
+        self,
+        registry: Registry,
+        dsn: str,
+        *,
+        name: str | None = None,
+        slots: int = 10,
+        prefetch: int = 0,
+        poll: timedelta = timedelta(seconds=1),
+        reclaim_every: timedelta = timedelta(seconds=5),
+        grace: timedelta = timedelta(seconds=30),
+        give_up: timedelta = timedelta(minutes=5),
+        monotonic: Callable[[], float] = time.monotonic,
+        observe: Observe = lambda what, lease, detail: None,
+    ) -> None:
+        if not registry.kinds:
+            raise ValueError("the registry has no kinds: a worker would have nothing to run")
+        if not 1 <= slots <= 10_000 or not 0 <= prefetch <= 10_000:
+            raise ValueError("slots must be from 1 to 10000 and prefetch from 0 to 10000")
+        self.name = name or f"{socket.gethostname()}:{os.getpid()}:{secrets.token_hex(2)}"
+        self._dsn = dsn
+        self._leases = {kind.name: kind.lease for kind in registry}
+        self._shortest = min(self._leases.values())
+        self._room = slots + prefetch
+        self._poll = poll.total_seconds()
+        self._reclaim_every = reclaim_every.total_seconds()
+        self._grace = grace.total_seconds()
+        self._give_up = give_up.total_seconds()
+        self._monotonic = monotonic
+        self._observe = observe
+        lease = self._shortest.total_seconds()
+        self._call_limit = max(1.0, lease / 3)
+        self._tick = max(0.02, min(1.0, lease / 20))
+
+        # The dispatcher sleeps on its inbox. A SimpleQueue may be put to from a signal handler.
+        self._inbox: SimpleQueue[tuple[Attempt, Outcome] | None] = SimpleQueue()
+        self._stopping = False
+        self._over = Event()
+        self._unwritten: list[tuple[Attempt, Outcome]] = []
+        self._doubtful: dict[str, float] = {}  # owners of claims without a reply, until when to ask
+        self._next_reclaim = 0.0
+        self._next_upkeep = 0.0
+        self._watchdog = Watchdog(self._tick, monotonic, observe)
+        self._slots = Slots(slots, registry, self._connect, self._watchdog, observe, self._report)
+
+    def stop(self) -> None:
+        """Ask the worker to drain and return from `run`. Safe from any thread or signal handler."""
+        self._stopping = True
+        self._inbox.put(None)
+
+    def run(self) -> None:
+        """Work until `stop`. Raises SchemaError or DatabaseUnreachableError if it cannot."""
+        try:
+            connection = self._connect()
+        except psycopg.OperationalError as error:
+            raise DatabaseUnreachableError(
+                f"cannot connect to the database: {str(error).strip()}"
+            ) from error
+        check_schema(connection)
+        keeper = Thread(target=self._keep, name="scheduler-keeper", daemon=True)
+        self._watchdog.start()
+        keeper.start()
+        self._slots.start()
+        log.info("worker %s started", self.name)
+        try:
+            self._dispatch(connection)
+        finally:
+            self._over.set()
+            self._slots.close()
+            keeper.join(self._call_limit + 1)
+            self._watchdog.stop()
+            log.info("worker %s stopped", self.name)
+
+    def _connect(self) -> Connection:
+        return connect_worker(self._dsn, self.name, self._shortest)
+
+    def _report(self, attempt: Attempt, outcome: Outcome) -> None:
+        self._inbox.put((attempt, outcome))
+
+    # The dispatcher.
+
+    def _dispatch(self, connection: Connection) -> None:
+        healthy = self._monotonic()
+        draining_until: float | None = None
+        while True:
+            try:
+                if connection.closed:
+                    connection = self._connect()
+                while draining_until is None or not self._drained(draining_until):
+                    if self._stopping and draining_until is None:
+                        draining_until = self._monotonic() + self._grace
+                        self._slots.drain()
+                    self._sleep(self._turn(connection))
+                    healthy = self._monotonic()
+                self._write(connection)
+                connection.close()
+                return
+            except psycopg.Error as error:
+                # Whatever went wrong, a new session is the way out: the server may have restarted,
+                # or this may be a former primary that is read-only now.
+                log.warning("worker %s lost its database session: %s", self.name, error)
+                connection.close()
+                away = self._monotonic() - healthy
+                if away > self._give_up or (self._stopping and away > self._grace):
+                    raise DatabaseUnreachableError(
+                        f"the database has not answered for {away:.0f} s: {str(error).strip()}"
+                    ) from error
+                self._sleep(PAUSE)
+
+    def _turn(self, connection: Connection) -> float:
+        """One round of the dispatcher's work; returns for how long it may sleep."""
+        self._write(connection)
+        now = self._monotonic()
+        if now >= self._next_upkeep:
+            self._next_upkeep = now + UPKEEP_EVERY
+            self._upkeep(connection)
+        if now >= self._next_reclaim:
+            self._next_reclaim = now + self._reclaim_every
+            self._reclaim(connection)
+        if self._doubtful:
+            self._release_doubtful(connection)
+        if not self._stopping:
+            self._claim(connection)
+        if self._unwritten:
+            return RETRY_LOCKED
+        return min(self._poll, max(0.0, self._next_reclaim - self._monotonic()))
+
+    def _sleep(self, seconds: float) -> None:
+        """Wait for news, at most so long, and take all of it in."""
+        try:
+            news = self._inbox.get(timeout=max(seconds, 0.001))
+            while True:
+                if news is not None:
+                    self._unwritten.append(news)
+                news = self._inbox.get_nowait()
+        except Empty:
+            return
+
+    def _claim(self, connection: Connection) -> None:
+        room = self._room - self._watchdog.count()
+        if room <= 0:
+            return
+        owner, sent = new_owner(self.name), self._monotonic()
+        self._doubtful[owner] = sent + max(self._leases.values()).total_seconds()
+        with self._watchdog.limited(connection, self._call_limit):
+            attempts = claim(connection, owner, self._leases, room, sent)
+        del self._doubtful[owner]
+        self._watchdog.hold(attempts)
+        for attempt in attempts:
+            self._observe("claimed", attempt.lease, attempt.kind)
+            self._slots.submit(attempt)
+
+    def _release_doubtful(self, connection: Connection) -> None:
+        with self._watchdog.limited(connection, self._call_limit):
+            released = release_claims(connection, list(self._doubtful))
+        if released:
+            log.info("worker %s released %d tasks of lost claims", self.name, len(released))
+        now = self._monotonic()
+        self._doubtful = {owner: end for owner, end in self._doubtful.items() if end > now}
+
+    def _reclaim(self, connection: Connection) -> None:
+        with self._watchdog.limited(connection, self._call_limit):
+            for taken in reclaim(connection, RECLAIM_LIMIT):
+                log.warning(
+                    "reclaimed task=%d kind=%s by=%s previous_owner=%s token=%d now=%s",
+                    taken.lease.task,
+                    taken.kind,
+                    self.name,
+                    taken.lease.owner,
+                    taken.lease.token,
+                    taken.status,
+                )
+                self._observe("reclaimed", taken.lease, taken.status)
+
+    def _upkeep(self, connection: Connection) -> None:
+        with self._watchdog.limited(connection, self._call_limit):
+            connection.execute("select scheduler.add_run_log_partitions(%s)", [MONTHS_AHEAD])
+
+    def _write(self, connection: Connection) -> None:
+        """Write down how attempts ended; what was neither written nor refused stays for later."""
+        for attempt, outcome in self._unwritten:
+            if outcome.what in ("committed", "lost"):
+                self._watchdog.drop(attempt.lease)
+        waiting = [
+            (attempt, outcome)
+            for attempt, outcome in self._unwritten
+            if outcome.what not in ("committed", "lost")
+        ]
+        self._unwritten = waiting
+        if not waiting:
+            return
+        with self._watchdog.limited(connection, self._call_limit):
+            written = self._write_batches(connection, waiting)
+            missing = [pair for pair in waiting if pair[0].task not in written]
+            looks = second_look(connection, [attempt.lease for attempt, _ in missing])
+        unwritten = []
+        for attempt, outcome in waiting:
+            look = looks.get(attempt.lease)
+            if look is not None and look.held:
+                unwritten.append((attempt, outcome))  # merely locked, by our own renewal perhaps
+                continue
+            # `completed` under our own fence is ours: a COMMIT whose reply was lost.
+            if look is not None and look.outcome not in (outcome.what, "completed"):
+                self._observe("refused", attempt.lease, outcome.what)
+                self._watchdog.lose(attempt, look.outcome or "the task is gone")
+            self._watchdog.drop(attempt.lease)
+        self._unwritten = unwritten
+
+    def _write_batches(
+        self, connection: Connection, waiting: Sequence[tuple[Attempt, Outcome]]
+    ) -> set[int]:
+        def ended(what: str) -> tuple[list[Lease], list[Outcome]]:
+            pairs = [(a.lease, outcome) for a, outcome in waiting if outcome.what == what]
+            return [lease for lease, _ in pairs], [outcome for _, outcome in pairs]
+
+        written: set[int] = set()
+        leases, _ = ended("completed")
+        if leases:
+            written |= finish.complete(connection, leases)
+        leases, outcomes = ended("failed")
+        if leases:
+            written |= finish.fail(connection, leases, [o.error for o in outcomes]).keys()
+        leases, outcomes = ended("snoozed")
+        if leases:
+            written |= finish.snooze(connection, leases, [o.delay for o in outcomes])
+        leases, _ = ended("released")
+        if leases:
+            written |= finish.release(connection, leases)
+        return written
+
+    def _drained(self, until: float) -> bool:
+        """Whether nothing is held any more, or the grace is over and handlers were interrupted."""
+        if self._watchdog.count() == 0:
+            return True
+        now = self._monotonic()
+        if now >= until:
+            self._watchdog.interrupt_all()
+        if now >= until + AFTER_GRACE:
+            for attempt in self._watchdog.held():
+                # A plain function cannot be stopped. Its lease runs out after this process is gone.
+                log.warning("worker %s abandons task %d to its lease", self.name, attempt.task)
+            return True
+        return False
+
+    # The keeper.
+
+    def _keep(self) -> None:
+        while not self._over.is_set():
+            try:
+                with self._connect() as connection:
+                    while not self._over.wait(self._tick):
+                        self._renew(connection)
+            except psycopg.Error as error:
+                # The dispatcher decides when the database has been away for too long.
+                log.warning("worker %s cannot renew its leases: %s", self.name, error)
+                self._over.wait(PAUSE)
+
+    def _renew(self, connection: Connection) -> None:
+        sent = self._monotonic()
+        due = [
+            attempt
+            for attempt in self._watchdog.held()
+            if not attempt.lost
+            and attempt.believed_until - sent <= attempt.lease_length.total_seconds() * 2 / 3
+        ]
+        if not due:
+            return
+        with self._watchdog.limited(connection, self._call_limit):
+            renewed = renew(connection, [a.lease for a in due], [a.lease_length for a in due])
+            missing = [attempt.lease for attempt in due if attempt.lease not in renewed]
+            looks = second_look(connection, missing) if missing else {}
+        for attempt in due:
+            if attempt.lease in renewed:
+                attempt.renewed(sent)
+                expires = int(renewed[attempt.lease].timestamp() * 1_000_000)
+                self._observe("renewed", attempt.lease, str(expires))
+            elif not looks[attempt.lease].held:
+                outcome = looks[attempt.lease].outcome
+                if outcome in ("reclaimed", "cancelled", None):
+                    self._observe("refused", attempt.lease, "renew")
+                    self._watchdog.lose(attempt, outcome or "the task is gone")
