@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from datetime import datetime, timedelta
+from contextlib import nullcontext
+from datetime import UTC, datetime, timedelta
 from typing import TypeVar
 
 from psycopg import Connection
 
 from scheduler.errors import ScheduleError
 from scheduler.kinds import Kind
-from scheduler.statements import statement
+from scheduler.statements import fetch
 
 P = TypeVar("P")
 
 CHUNK = 5_000  # rows a statement: large enough to be fast, small enough to bound memory
 FARTHEST = timedelta(days=36_525)
+EARLIEST = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 def enqueue(
@@ -40,9 +42,10 @@ def enqueue_many(
 ) -> list[int]:
     """Enqueue tasks, all or none, and return their ids in order.
 
-    Inside a transaction of the caller they are part of it: they exist if and when it commits. On a
-    connection in autocommit mode they are committed on return. `run_at` must have a time zone; a
-    time in the past means now. `delay` counts from the database's clock.
+    Inside a transaction of the caller they are part of it: they exist if and when it commits. A
+    connection that is not in autocommit mode is always in one, which this call may begin. In
+    autocommit mode, outside a transaction, they are committed on return. `run_at` must have a time
+    zone; a time in the past means due at once. `delay` counts from the database's clock.
 
     Raises PayloadError for a payload that the kind's model or PostgreSQL refuses and ScheduleError
     for a time that cannot be meant; nothing is enqueued then.
@@ -50,7 +53,9 @@ def enqueue_many(
     _check(run_at, delay)
     texts = [kind.dump(payload) for payload in payloads]
     ids: list[int] = []
-    with connection.transaction():
+    # Only in autocommit mode is a transaction ours to commit. Otherwise the caller's statements are
+    # in one that the first of them begins, perhaps this; transaction() here would commit it.
+    with connection.transaction() if connection.autocommit else nullcontext():
         for start in range(0, len(texts), CHUNK):
             ids += _insert(connection, kind, texts[start : start + CHUNK], run_at, delay)
     return ids
@@ -64,8 +69,9 @@ def _insert(
     delay: timedelta | None,
 ) -> list[int]:
     retry, count = kind.retry, len(texts)
-    rows = connection.execute(
-        statement("enqueue"),
+    rows = fetch(
+        connection,
+        "enqueue",
         {
             "kinds": [kind.name] * count,
             "payloads": list(texts),
@@ -77,7 +83,7 @@ def _insert(
             "caps": [retry.cap.total_seconds()] * count,
             "jitters": [retry.jitter] * count,
         },
-    ).fetchall()
+    )
     return [task for (task,) in rows]
 
 
@@ -87,6 +93,8 @@ def _check(run_at: datetime | None, delay: timedelta | None) -> None:
     if run_at is not None:
         if run_at.tzinfo is None:
             raise ScheduleError(f"run_at {run_at} has no time zone: give one, for example UTC")
+        if run_at < EARLIEST:
+            raise ScheduleError(f"run_at {run_at} is before {EARLIEST:%Y}: leave it out for now")
         if run_at - datetime.now(run_at.tzinfo) > FARTHEST:
             raise ScheduleError(f"run_at {run_at} is more than {FARTHEST.days} days away")
     if delay is not None and not timedelta(0) <= delay <= FARTHEST:

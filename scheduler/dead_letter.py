@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from psycopg import Connection
 from psycopg.rows import class_row
 
-from scheduler.statements import statement
+from scheduler.statements import fetch, statement
 
 PAGE = 500
 
@@ -53,5 +53,4 @@ def discard(connection: Connection, tasks: Sequence[int]) -> list[int]:
 
 
 def _ids(connection: Connection, name: str, tasks: Sequence[int]) -> list[int]:
-    rows = connection.execute(statement(name), {"tasks": list(tasks)}).fetchall()
-    return sorted(task for (task,) in rows)
+    return sorted(task for (task,) in fetch(connection, name, {"tasks": list(tasks)}))

@@ -9,7 +9,7 @@ from datetime import timedelta
 from psycopg import Connection
 
 from scheduler.lease import Attempt, Lease
-from scheduler.statements import statement
+from scheduler.statements import fetch
 
 
 def new_owner(worker: str) -> str:
@@ -28,15 +28,16 @@ def claim(
 
     `sent` is the worker's monotonic clock read before this call: its belief counts from there.
     """
-    rows = connection.execute(
-        statement("claim"),
+    rows = fetch(
+        connection,
+        "claim",
         {
             "owner": owner,
             "kinds": list(kinds),
             "leases": list(kinds.values()),
             "limit": limit,
         },
-    ).fetchall()
+    )
     return [
         Attempt(
             Lease(task, token, owner),
@@ -54,5 +55,5 @@ def claim(
 
 def release_claims(connection: Connection, owners: Sequence[str]) -> list[int]:
     """Give back all tasks of claims whose reply never arrived; returns their ids."""
-    rows = connection.execute(statement("release_claim"), {"owners": list(owners)}).fetchall()
+    rows = fetch(connection, "release_claim", {"owners": list(owners)})
     return [task for (task,) in rows]

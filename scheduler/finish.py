@@ -8,7 +8,7 @@ from datetime import timedelta
 from psycopg import Connection
 
 from scheduler.lease import Lease, columns
-from scheduler.statements import statement
+from scheduler.statements import fetch, statement
 
 LONGEST_ERROR = 10_000
 
@@ -28,11 +28,8 @@ def complete_in_transaction(connection: Connection, lease: Lease) -> None:
 
 def fail(connection: Connection, leases: Sequence[Lease], errors: Sequence[str]) -> dict[int, str]:
     """Fail attempts that are still held; returns task id to new status, `pending` or `dead`."""
-    rows = connection.execute(
-        statement("fail"),
-        {**columns(leases), "errors": [storable(error) for error in errors]},
-    ).fetchall()
-    return dict(rows)
+    values = {**columns(leases), "errors": [storable(error) for error in errors]}
+    return dict(fetch(connection, "fail", values))
 
 
 def release(connection: Connection, leases: Sequence[Lease]) -> set[int]:
@@ -54,4 +51,4 @@ def storable(text: str) -> str:
 
 
 def _ids(connection: Connection, name: str, values: dict[str, object]) -> set[int]:
-    return {task for (task,) in connection.execute(statement(name), values).fetchall()}
+    return {task for (task,) in fetch(connection, name, values)}

@@ -11,7 +11,6 @@ from typing import Any, Generic, Literal, TypeVar
 
 from psycopg import Connection
 from pydantic import TypeAdapter, ValidationError
-from pydantic_core import PydanticSerializationError
 
 from scheduler.errors import PayloadError, UnknownKindError
 from scheduler.lease import Attempt
@@ -61,12 +60,7 @@ class Kind(Generic[P]):
         """
         try:
             text = self.payload.dump_json(payload, warnings=False)
-        except (
-            PydanticSerializationError,
-            UnicodeEncodeError,
-            RecursionError,
-            ValueError,
-        ) as error:
+        except Exception as error:  # a model's own serializers may raise anything
             raise PayloadError(
                 f"the payload for kind {self.name!r} cannot be written as JSON: {_brief(error)}"
             ) from error
@@ -87,7 +81,7 @@ class Kind(Generic[P]):
         """The payload from its JSON text. Raises PayloadError if the kind's model refuses it."""
         try:
             return self.payload.validate_json(text)
-        except (ValidationError, RecursionError) as error:
+        except Exception as error:  # a model's own validators may raise anything
             raise PayloadError(
                 f"the payload for kind {self.name!r} is refused by its model: {_brief(error)}"
             ) from error

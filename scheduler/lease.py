@@ -10,7 +10,7 @@ from typing import NamedTuple
 from psycopg import Connection
 
 from scheduler.errors import LeaseLostError
-from scheduler.statements import statement
+from scheduler.statements import fetch
 
 
 class Lease(NamedTuple):
@@ -137,16 +137,13 @@ def renew(
     connection: Connection, leases: Sequence[Lease], lengths: Sequence[timedelta]
 ) -> dict[Lease, datetime]:
     """Renew leases; the new expiry of each that is still held and was not locked at the moment."""
-    wanted = {(lease.task, lease.token): lease for lease in leases}
-    rows = connection.execute(
-        statement("renew"), {**columns(leases), "leases": list(lengths)}
-    ).fetchall()
-    return {wanted[task, token]: expires for task, token, expires in rows}
+    rows = fetch(connection, "renew", {**columns(leases), "leases": list(lengths)})
+    return {Lease(task, token, owner): expires for task, token, owner, expires in rows}
 
 
 def reclaim(connection: Connection, limit: int) -> list[Reclaimed]:
     """Take back at most `limit` expired leases, whoever held them."""
-    rows = connection.execute(statement("reclaim"), {"limit": limit}).fetchall()
+    rows = fetch(connection, "reclaim", {"limit": limit})
     return [
         Reclaimed(Lease(task, token, owner), kind, status, attempts)
         for task, kind, status, token, owner, attempts in rows
@@ -155,6 +152,7 @@ def reclaim(connection: Connection, limit: int) -> list[Reclaimed]:
 
 def second_look(connection: Connection, leases: Sequence[Lease]) -> dict[Lease, Look]:
     """Tell leases that were merely locked from those that are gone, and how the latter ended."""
-    wanted = {(lease.task, lease.token): lease for lease in leases}
-    rows = connection.execute(statement("second_look"), columns(leases)).fetchall()
-    return {wanted[task, token]: Look(held, outcome) for task, token, held, outcome in rows}
+    rows = fetch(connection, "second_look", columns(leases))
+    return {
+        Lease(task, token, owner): Look(held, outcome) for task, token, owner, held, outcome in rows
+    }

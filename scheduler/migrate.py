@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import psycopg
-from psycopg import Connection
+from psycopg import Connection, IsolationLevel
 
 from scheduler.errors import SchemaError
 from scheduler.statements import SQL
@@ -42,6 +42,8 @@ def migrate(dsn: str) -> list[str]:
     newer than this package.
     """
     with psycopg.connect(dsn) as connection:
+        # Under another level the snapshot would be older than the lock, and not show what is done.
+        connection.isolation_level = IsolationLevel.READ_COMMITTED
         connection.execute("select pg_advisory_xact_lock(hashtextextended('scheduler.migrate', 0))")
         connection.execute("create schema if not exists scheduler")
         connection.execute(

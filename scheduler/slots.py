@@ -4,13 +4,17 @@ connection whose writes commit together with the task's completion."""
 from __future__ import annotations
 
 import asyncio
+import inspect
+import logging
 import sys
 import time
 import traceback
 from collections.abc import Callable
 from concurrent.futures import CancelledError
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
+from functools import partial
 from queue import SimpleQueue
 from threading import Thread
 from typing import Any, Literal
@@ -23,6 +27,8 @@ from scheduler.finish import LONGEST_ERROR, complete_in_transaction
 from scheduler.kinds import Kind, Registry, Snooze
 from scheduler.lease import Attempt
 from scheduler.watchdog import Observe, Watchdog, shut
+
+log = logging.getLogger("scheduler")
 
 PAUSE = 0.5  # seconds before an attempt is given back because no connection could be had
 LEASE_LOST = "LP001"  # the SQLSTATE of scheduler.refuse_lost_lease
@@ -62,7 +68,7 @@ class Slots:
         self._report = report
         self._ready: SimpleQueue[Attempt | None] = SimpleQueue()
         self._draining = False
-        self._loop = asyncio.new_event_loop()
+        self._closing = False
         self._loop_thread = Thread(target=self._run_loop, name="scheduler-loop", daemon=True)
         self._threads = [
             Thread(target=self._work, name=f"scheduler-slot-{n}", daemon=True) for n in range(count)
@@ -70,6 +76,7 @@ class Slots:
 
     def start(self) -> None:
         """Start the threads and the event loop."""
+        self._loop = asyncio.new_event_loop()
         self._loop_thread.start()
         for thread in self._threads:
             thread.start()
@@ -85,12 +92,19 @@ class Slots:
             self._ready.put(None)
 
     def close(self) -> None:
-        """End the event loop. Threads whose handler does not return are left to the process's end."""
+        """End the event loop; a thread whose handler does not return ends with the process."""
+        self._closing = True
         self._loop.call_soon_threadsafe(self._loop.stop)
 
     def _run_loop(self) -> None:
-        self._loop.run_forever()
-        self._loop.close()
+        try:
+            while not self._closing:
+                # A handler that calls sys.exit() ends the loop with it. Its attempt has the error;
+                # the loop goes on, or every other handler in it would wait for ever.
+                with suppress(SystemExit, KeyboardInterrupt):
+                    self._loop.run_forever()
+        finally:
+            self._loop.close()
 
     def _work(self) -> None:
         connection: Connection | None = None
@@ -105,7 +119,8 @@ class Slots:
             if kind.style == "transactional" and (connection is None or connection.closed):
                 try:
                     connection = self._connect()
-                except psycopg.Error:
+                except psycopg.Error as error:
+                    log.warning("task %d cannot start, no connection: %s", attempt.task, error)
                     # The handler did not start: give the attempt back rather than count it. Pause,
                     # or a server without free connections would see the task claimed in circles.
                     time.sleep(PAUSE)
@@ -127,7 +142,7 @@ class Slots:
             elif connection is not None and kind.style == "transactional":
                 self._run_transactional(kind, attempt, payload, connection)
             else:
-                kind.handler(attempt, payload)
+                _refuse_awaitable(kind, kind.handler(attempt, payload))
         except BaseException as error:  # noqa: BLE001 - whatever a handler raises ends its attempt
             outcome = self._ended_by(attempt, error)
         else:
@@ -136,9 +151,16 @@ class Slots:
         return outcome
 
     def _run_async(self, kind: Kind[Any], attempt: Attempt, payload: Any) -> None:
-        future = asyncio.run_coroutine_threadsafe(kind.handler(attempt, payload), self._loop)
-        with self._watchdog.interruptible(attempt, future.cancel):
-            future.result()
+        # The interrupt cancels the task in the loop, not the future here: that would end at once,
+        # and the attempt be given to others while its coroutine still cleans up.
+        async def body() -> None:
+            task = asyncio.current_task()
+            assert task is not None
+            cancel = partial(self._loop.call_soon_threadsafe, task.cancel)
+            with self._watchdog.interruptible(attempt, cancel):
+                await kind.handler(attempt, payload)
+
+        asyncio.run_coroutine_threadsafe(body(), self._loop).result()
 
     def _run_transactional(
         self, kind: Kind[Any], attempt: Attempt, payload: Any, connection: Connection
@@ -147,7 +169,7 @@ class Slots:
             transaction = connection.transaction()
             transaction.__enter__()
             try:
-                kind.handler(attempt, payload, connection)
+                _refuse_awaitable(kind, kind.handler(attempt, payload, connection))
             except BaseException:
                 transaction.__exit__(*sys.exc_info())
                 raise
@@ -175,6 +197,17 @@ class Slots:
         if isinstance(error, CancelledError):
             return Outcome("failed", "interrupted: the worker shut down before the handler ended")
         return Outcome("failed", describe(error))
+
+
+def _refuse_awaitable(kind: Kind[Any], returned: object) -> None:
+    """An async function hidden behind a plain one has not run: do not call that completed."""
+    if inspect.isawaitable(returned):
+        if inspect.iscoroutine(returned):
+            returned.close()
+        raise TypeError(
+            f"the handler of kind {kind.name!r} returned an awaitable that nobody awaits:"
+            " register an `async def` function"
+        )
 
 
 def describe(error: BaseException) -> str:

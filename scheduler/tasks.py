@@ -9,7 +9,7 @@ from datetime import datetime
 from psycopg import Connection
 from psycopg.rows import class_row
 
-from scheduler.statements import statement
+from scheduler.statements import fetch, statement
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,8 +72,7 @@ def cancel(connection: Connection, tasks: Sequence[int]) -> dict[int, str]:
     A running handler is told at its worker's next renewal; whatever it still writes is refused.
     Tasks that are over, or do not exist, are left out of the answer.
     """
-    rows = connection.execute(statement("cancel"), {"tasks": list(tasks)}).fetchall()
-    return dict(rows)
+    return dict(fetch(connection, "cancel", {"tasks": list(tasks)}))
 
 
 def counts(connection: Connection) -> list[Count]:

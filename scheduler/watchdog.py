@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from threading import Event, Lock, Thread
 
+import psycopg
 from psycopg import Connection
 
 from scheduler.lease import Attempt, Lease
@@ -61,7 +62,7 @@ class Watchdog(Thread):
 
     @contextmanager
     def interruptible(self, attempt: Attempt, interrupt: Callable[[], object]) -> Iterator[None]:
-        """While inside, a loss of the lease calls `interrupt`, once."""
+        """While inside, a loss of the lease calls `interrupt`, once; it must not block."""
         with self._lock:
             self._interrupts[attempt.lease] = interrupt
         try:
@@ -73,10 +74,9 @@ class Watchdog(Thread):
     def interrupt_all(self) -> None:
         """Interrupt every handler that can be: the worker's time to shut down is over."""
         with self._lock:
-            interrupts = list(self._interrupts.values())
+            for interrupt in self._interrupts.values():
+                interrupt()
             self._interrupts.clear()
-        for interrupt in interrupts:
-            interrupt()
 
     @contextmanager
     def limited(self, connection: Connection, seconds: float) -> Iterator[None]:
@@ -103,24 +103,22 @@ class Watchdog(Thread):
         for attempt in self.held():
             if not attempt.lost and attempt.believed_until <= now:
                 self.lose(attempt, "not renewed in time")
+        # Under the lock: outside it the call or handler could end, and what is shut here already be
+        # in use by the next one.
         with self._lock:
-            lost = [
-                self._interrupts.pop(lease)
-                for lease, attempt in self._held.items()
-                if attempt.lost and lease in self._interrupts
-            ]
-            # Shut under the lock: outside it the call could end and the descriptor be reused.
+            for lease, attempt in self._held.items():
+                if attempt.lost and lease in self._interrupts:
+                    self._interrupts.pop(lease)()
             for connection in [c for c, limit in self._calls.items() if limit <= now]:
                 del self._calls[connection]
                 shut(connection)
-        for interrupt in lost:
-            interrupt()
 
 
 def shut(connection: Connection) -> None:
     """Shut a connection's socket from another thread, so that a call waiting on it fails now."""
-    if connection.closed:
-        return
-    with socket.socket(fileno=os.dup(connection.fileno())) as twin, suppress(OSError):
-        # OSError: the peer is gone already, which is what was wanted.
+    # Both errors say that the connection is gone already, which is what was wanted.
+    with (
+        suppress(OSError, psycopg.OperationalError),
+        socket.socket(fileno=os.dup(connection.fileno())) as twin,
+    ):
         twin.shutdown(socket.SHUT_RDWR)

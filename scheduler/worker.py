@@ -12,6 +12,7 @@ import os
 import secrets
 import socket
 import time
+from collections import Counter
 from collections.abc import Callable, Sequence
 from datetime import timedelta
 from queue import Empty, SimpleQueue
@@ -22,7 +23,7 @@ from psycopg import Connection
 
 from scheduler import finish
 from scheduler.dispatch import claim, new_owner, release_claims
-from scheduler.errors import DatabaseUnreachableError
+from scheduler.errors import DatabaseUnreachableError, SchemaError
 from scheduler.kinds import Registry
 from scheduler.lease import Attempt, Lease, reclaim, renew, second_look
 from scheduler.migrate import MONTHS_AHEAD, check_schema
@@ -35,6 +36,7 @@ log = logging.getLogger("scheduler")
 RECLAIM_LIMIT = 500
 PAUSE = 0.5  # seconds between attempts to reconnect
 RETRY_LOCKED = 0.02  # seconds until an outcome whose row was locked is written again
+LONGEST_CALL = 30.0  # seconds that a call to the database may take, however long the leases are
 UPKEEP_EVERY = 6 * 3600.0  # seconds between looks at the run log's partitions
 AFTER_GRACE = 2.0  # seconds that interrupted handlers get to say how they ended
 
@@ -82,7 +84,7 @@ class Worker:
         self._monotonic = monotonic
         self._observe = observe
         lease = self._shortest.total_seconds()
-        self._call_limit = max(1.0, lease / 3)
+        self._call_limit = min(max(1.0, lease / 3), LONGEST_CALL)
         self._tick = max(0.02, min(1.0, lease / 20))
 
         # The dispatcher sleeps on its inbox. A SimpleQueue may be put to from a signal handler.
@@ -109,7 +111,11 @@ class Worker:
             raise DatabaseUnreachableError(
                 f"cannot connect to the database: {str(error).strip()}"
             ) from error
-        check_schema(connection)
+        try:
+            check_schema(connection)
+        except SchemaError:
+            connection.close()
+            raise
         keeper = Thread(target=self._keep, name="scheduler-keeper", daemon=True)
         self._watchdog.start()
         keeper.start()
@@ -119,9 +125,12 @@ class Worker:
             self._dispatch(connection)
         finally:
             self._over.set()
-            self._slots.close()
+            self._slots.drain()
             keeper.join(self._call_limit + 1)
+            # The loop after the watchdog, which may have a handler in it to interrupt.
             self._watchdog.stop()
+            self._watchdog.join()
+            self._slots.close()
             log.info("worker %s stopped", self.name)
 
     def _connect(self) -> Connection:
@@ -176,6 +185,8 @@ class Worker:
             self._claim(connection)
         if self._unwritten:
             return RETRY_LOCKED
+        if self._stopping:
+            return self._tick  # to see the end of the grace in time
         return min(self._poll, max(0.0, self._next_reclaim - self._monotonic()))
 
     def _sleep(self, seconds: float) -> None:
@@ -244,8 +255,15 @@ class Worker:
             return
         with self._watchdog.limited(connection, self._call_limit):
             written = self._write_batches(connection, waiting)
-            missing = [pair for pair in waiting if pair[0].task not in written]
-            looks = second_look(connection, [attempt.lease for attempt, _ in missing])
+            # Two attempts of one task may both end here, a zombie and its successor, and `written`
+            # tells them not apart.
+            ends = Counter(attempt.task for attempt, _ in waiting)
+            missing = [
+                attempt.lease
+                for attempt, _ in waiting
+                if attempt.task not in written or ends[attempt.task] > 1
+            ]
+            looks = second_look(connection, missing) if missing else {}
         unwritten = []
         for attempt, outcome in waiting:
             look = looks.get(attempt.lease)

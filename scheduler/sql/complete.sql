@@ -3,8 +3,11 @@
 -- Fenced by id, token and owner under the row's lock: of two writers, the second finds the lease
 -- gone and changes nothing. Rows are locked in id order and locked ones are skipped, so batches can
 -- neither deadlock nor wait; the caller takes a second look at what was not returned.
+--
+-- The log carries the token and owner of the writer, as it gave them, and not those of the row: were
+-- the fence ever broken, the log would show whose write it let through.
 with mine as materialized (
-    select task.id, task.lease_token, task.lease_owner, task.attempts, task.claimed_at
+    select task.id, held.token, held.owner, task.attempts, task.claimed_at
     from unnest(%(tasks)s::bigint[], %(tokens)s::bigint[], %(owners)s::text[])
         as held (id, token, owner)
     join scheduler.tasks as task
@@ -22,6 +25,6 @@ done as (
 )
 insert into scheduler.run_log (
     task_id, lease_token, lease_owner, attempt, claimed_at, finished_at, outcome)
-select id, lease_token, lease_owner, attempts, claimed_at, scheduler.now(), 'completed'
+select id, token, owner, attempts, claimed_at, scheduler.now(), 'completed'
 from mine join done using (id)
 returning task_id

@@ -8,7 +8,7 @@
 -- No SKIP LOCKED: the row may be under renewal by this very worker, which is over in a moment
 -- (lock_timeout bounds it). After the wait the fence is checked on the newest version of the row.
 with mine as materialized (
-    select task.id, task.lease_token, task.lease_owner, task.attempts, task.claimed_at
+    select task.id, %(token)s::bigint as token, %(owner)s::text as owner, task.attempts, task.claimed_at
     from scheduler.tasks as task
     where task.id = %(task)s and task.lease_token = %(token)s and task.lease_owner = %(owner)s
     for update
@@ -24,7 +24,7 @@ done as (
 logged as (
     insert into scheduler.run_log (
         task_id, lease_token, lease_owner, attempt, claimed_at, finished_at, outcome)
-    select id, lease_token, lease_owner, attempts, claimed_at, scheduler.now(), 'completed'
+    select id, token, owner, attempts, claimed_at, scheduler.now(), 'completed'
     from mine join done using (id)
     returning task_id
 )

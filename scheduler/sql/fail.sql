@@ -4,7 +4,7 @@
 -- neither retried nor dead. Otherwise the next due time follows the backoff stored on the row.
 -- Fenced, ordered and skipping like complete.sql.
 with mine as materialized (
-    select task.id, task.lease_token, task.lease_owner, task.attempts, task.claimed_at, held.error
+    select task.id, held.token, held.owner, task.attempts, task.claimed_at, held.error
     from unnest(%(tasks)s::bigint[], %(tokens)s::bigint[], %(owners)s::text[], %(errors)s::text[])
         as held (id, token, owner, error)
     join scheduler.tasks as task
@@ -31,7 +31,7 @@ done as (
 logged as (
     insert into scheduler.run_log (
         task_id, lease_token, lease_owner, attempt, claimed_at, finished_at, outcome, error)
-    select id, lease_token, lease_owner, attempts, claimed_at, scheduler.now(), 'failed', error
+    select id, token, owner, attempts, claimed_at, scheduler.now(), 'failed', error
     from mine join done using (id)
 )
 select id, status from done

@@ -3,7 +3,7 @@
 -- The attempt is not counted, but the token stays as high as it is: a token that went down could be
 -- issued twice. Fenced, ordered and skipping like complete.sql.
 with mine as materialized (
-    select task.id, task.lease_token, task.lease_owner, task.attempts, task.claimed_at
+    select task.id, held.token, held.owner, task.attempts, task.claimed_at
     from unnest(%(tasks)s::bigint[], %(tokens)s::bigint[], %(owners)s::text[])
         as held (id, token, owner)
     join scheduler.tasks as task
@@ -21,6 +21,6 @@ done as (
 )
 insert into scheduler.run_log (
     task_id, lease_token, lease_owner, attempt, claimed_at, finished_at, outcome)
-select id, lease_token, lease_owner, attempts, claimed_at, scheduler.now(), 'released'
+select id, token, owner, attempts, claimed_at, scheduler.now(), 'released'
 from mine join done using (id)
 returning task_id

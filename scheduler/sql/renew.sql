@@ -21,4 +21,4 @@ update scheduler.tasks as task
 set lease_expires_at = scheduler.now() + mine.lease
 from mine
 where task.id = mine.id
-returning task.id, task.lease_token, task.lease_expires_at
+returning task.id, task.lease_token, task.lease_owner, task.lease_expires_at

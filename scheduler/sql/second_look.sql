@@ -3,7 +3,7 @@
 -- A batch skips locked rows and changes nothing on lost ones; this read tells the two apart. The
 -- run log has one row per ended attempt, written in the transaction that ended it, so an outcome
 -- found here also answers for a COMMIT whose reply was lost.
-select held.id, held.token, task.id is not null as still_held, log.outcome
+select held.id, held.token, held.owner, task.id is not null as still_held, log.outcome
 from unnest(%(tasks)s::bigint[], %(tokens)s::bigint[], %(owners)s::text[])
     as held (id, token, owner)
 left join scheduler.tasks as task

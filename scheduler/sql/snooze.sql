@@ -4,7 +4,7 @@
 -- by the attempt count, which goes down here, would let a zombie's write through (the ABA problem).
 -- Fenced, ordered and skipping like complete.sql.
 with mine as materialized (
-    select task.id, task.lease_token, task.lease_owner, task.attempts, task.claimed_at, held.delay
+    select task.id, held.token, held.owner, task.attempts, task.claimed_at, held.delay
     from unnest(
         %(tasks)s::bigint[], %(tokens)s::bigint[], %(owners)s::text[], %(delays)s::interval[]
     ) as held (id, token, owner, delay)
@@ -24,6 +24,6 @@ done as (
 )
 insert into scheduler.run_log (
     task_id, lease_token, lease_owner, attempt, claimed_at, finished_at, outcome)
-select id, lease_token, lease_owner, attempts, claimed_at, scheduler.now(), 'snoozed'
+select id, token, owner, attempts, claimed_at, scheduler.now(), 'snoozed'
 from mine join done using (id)
 returning task_id

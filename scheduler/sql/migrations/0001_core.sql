@@ -68,9 +68,13 @@ create table scheduler.tasks (
         status <> 'dead' or (attempts >= max_attempts and last_error is not null)),
     constraint finished_iff_over check (
         (finished_at is not null) = (status in ('completed', 'dead', 'cancelled', 'discarded'))),
-    constraint due_is_finite check (isfinite(next_run_at)),
+    -- Within what clients can read: a claim that returns one row its worker cannot decode is lost
+    -- as a whole, again and again.
+    constraint due_is_readable check (
+        next_run_at >= timestamptz '1900-01-01 00:00:00+00'
+        and next_run_at < timestamptz '9000-01-01 00:00:00+00'),
     constraint backoff_is_bounded check (
-        backoff_base > 0 and backoff_factor >= 1 and backoff_cap >= backoff_base
+        backoff_base >= 0.000001 and backoff_factor >= 1 and backoff_cap >= backoff_base
         and backoff_cap <= 31536000 and backoff_jitter >= 0 and backoff_jitter <= 0.5)
 );
 
@@ -91,11 +95,10 @@ create table scheduler.run_log (
     outcome     text not null,
     error       text,
 
+    primary key (task_id, lease_token, finished_at),
     constraint outcome_is_known check (
         outcome in ('completed', 'failed', 'released', 'snoozed', 'reclaimed', 'cancelled'))
 ) partition by range (finished_at);
-
-create index run_log_task on scheduler.run_log (task_id, lease_token);
 
 -- Takes what no monthly partition covers, so that ending an attempt never fails for want of one.
 create table scheduler.run_log_rest partition of scheduler.run_log default;

@@ -1,0 +1,57 @@
+"""A thread whose failure is not lost: it repeats one function, and says what went wrong."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from threading import Event, Thread
+from types import TracebackType
+
+
+class Background(Thread):
+    """Calls `turn` every `every` seconds until it returns False or the context is left.
+
+    An exception ends the thread and is raised again by `check`, and on leaving the context.
+    `lag` is the longest that a turn began after its time, in seconds.
+    """
+
+    def __init__(self, name: str, every: float, turn: Callable[[], bool]) -> None:
+        super().__init__(name=name, daemon=True)
+        self._every = every
+        self._turn = turn
+        self._over = Event()
+        self._error: Exception | None = None
+        self.lag = 0.0
+
+    def run(self) -> None:
+        """The thread's body."""
+        due = time.monotonic()
+        try:
+            while not self._over.wait(max(0.0, due - time.monotonic())):
+                began = time.monotonic()
+                self.lag = max(self.lag, began - due)
+                if not self._turn():
+                    return
+                due = max(due + self._every, began)
+        except Exception as error:  # noqa: BLE001 - kept, and raised by check() in the main thread
+            self._error = error
+
+    def check(self) -> None:
+        """Raise what ended the thread, if anything did."""
+        if self._error is not None:
+            raise self._error
+
+    def __enter__(self) -> Background:
+        self.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._over.set()
+        self.join()
+        if error is None:
+            self.check()

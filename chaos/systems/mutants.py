@@ -1,0 +1,105 @@
+"""Planted bugs: our scheduler with one clause of its SQL changed.
+
+Each stands for a bug that real queues had, and names the invariant that must catch it. A mutant is
+applied inside the worker process that runs it; the source tree is never touched.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from scheduler import statements
+
+
+@dataclass(frozen=True, slots=True)
+class Mutant:
+    """One planted bug: in `sql/<statement>.sql`, `old` becomes `new`."""
+
+    name: str
+    statement: str
+    old: str
+    new: str
+    invariant: str
+    stands_for: str
+
+
+_ALL = (
+    Mutant(
+        "claim-without-lock",
+        "claim",
+        "    for update skip locked\n",
+        "",
+        "no-overlap",
+        "two workers select the same row: no lock between reading and updating it",
+    ),
+    Mutant(
+        "complete-without-fence",
+        "complete",
+        " and task.lease_token = held.token and task.lease_owner = held.owner",
+        " and task.status = 'running'",
+        "fenced",
+        "a zombie completes by id and overwrites a newer attempt",
+    ),
+    Mutant(
+        "reclaim-ignores-expiry",
+        "reclaim",
+        " and lease_expires_at < scheduler.now()",
+        "",
+        "no-overlap",
+        "recovery resets rows that live workers hold",
+    ),
+    Mutant(
+        "attempts-counted-on-failure-only",
+        "claim",
+        "    attempts = task.attempts + 1,\n",
+        "    attempts = greatest(1, task.attempts),\n",
+        "attempts-bounded",
+        "a crash does not count as an attempt, so a poison task kills workers for ever",
+    ),
+    Mutant(
+        "claim-takes-future-tasks",
+        "claim",
+        "      and next_run_at <= scheduler.now()\n",
+        "",
+        "not-early",
+        "tasks run before they are due",
+    ),
+)
+
+MUTANTS = {mutant.name: mutant for mutant in _ALL}
+
+
+@contextmanager
+def planted(mutant: Mutant | None) -> Iterator[None]:
+    """While inside, this process's scheduler runs with the mutant's SQL.
+
+    Raises ValueError if the clause does not stand exactly once in its file: a mutant that changes
+    nothing would be counted as a bug that nobody caught.
+    """
+    if mutant is None:
+        yield
+        return
+    genuine = statements.SQL
+    with TemporaryDirectory(prefix="leaseproof-mutant-") as directory:
+        copy = Path(directory) / "sql"
+        shutil.copytree(genuine, copy)
+        file = copy / f"{mutant.statement}.sql"
+        text = file.read_text()
+        if text.count(mutant.old) != 1:
+            raise ValueError(
+                f"mutant {mutant.name}: its clause stands {text.count(mutant.old)} times in"
+                f" {file.name}, not once"
+            )
+        file.write_text(text.replace(mutant.old, mutant.new))
+        statements.SQL = copy
+        statements.statement.cache_clear()
+        try:
+            yield
+        finally:
+            statements.SQL = genuine
+            statements.statement.cache_clear()

@@ -1,0 +1,5 @@
+"""`python -m scheduler` is the command `scheduler`."""
+
+from scheduler.cli import main
+
+main()

@@ -1,0 +1,113 @@
+"""The commands `scheduler dead-letter ...`."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from itertools import islice
+from typing import Annotated
+
+import typer
+from psycopg import Connection
+from pydantic_core import to_jsonable_python
+
+from scheduler import dead_letter
+from scheduler.cli_shared import (
+    LARGEST_ID,
+    Database,
+    Json,
+    UsageMistakeError,
+    connected,
+    refuse_others,
+)
+from scheduler.terminal import say, show, table
+
+dead_letter_commands = typer.Typer(
+    help="Look after tasks whose attempts are exhausted.", no_args_is_help=True
+)
+
+IdsOrAll = Annotated[
+    list[int] | None,
+    typer.Argument(min=1, max=LARGEST_ID, metavar="[TASK...]", show_default=False),
+]
+All = Annotated[bool, typer.Option("--all", help="All dead letters, instead of ids.")]
+OnlyKind = Annotated[
+    str | None,
+    typer.Option("--kind", metavar="KIND", help="Only those of this kind.", show_default=False),
+]
+
+
+@dead_letter_commands.command("list")
+def list_letters(
+    kind: OnlyKind = None,
+    limit: Annotated[int, typer.Option(min=1, max=100_000, help="How many at most.")] = 100,
+    database: Database = None,
+    as_json: Json = False,
+) -> None:
+    """List dead letters, oldest first."""
+    with connected(database) as connection:
+        found = list(islice(dead_letter.dead_letters(connection, kind), limit + 1))
+    shown = found[:limit]
+    rows = [
+        (it.id, it.kind, it.attempts, it.finished_at, it.last_error.partition("\n")[0])
+        for it in shown
+    ]
+    names = ["task", "kind", "attempts", "died", "error"]
+    show({"dead_letters": shown}, as_json, table(names, rows))
+    if len(found) > limit:
+        say(f"there are more than these {limit}: raise --limit, or export them all")
+
+
+@dead_letter_commands.command()
+def requeue(
+    ids: IdsOrAll = None,
+    every: All = False,
+    kind: OnlyKind = None,
+    database: Database = None,
+    as_json: Json = False,
+) -> None:
+    """Make dead letters due now, with all their attempts again."""
+    _settle("requeued", dead_letter.requeue, ids, every, kind, database, as_json)
+
+
+@dead_letter_commands.command()
+def discard(
+    ids: IdsOrAll = None,
+    every: All = False,
+    kind: OnlyKind = None,
+    database: Database = None,
+    as_json: Json = False,
+) -> None:
+    """Give dead letters up for good; payload and error stay readable with `scheduler history`."""
+    _settle("discarded", dead_letter.discard, ids, every, kind, database, as_json)
+
+
+@dead_letter_commands.command()
+def export(kind: OnlyKind = None, database: Database = None) -> None:
+    """Write dead letters to stdout as JSON lines, oldest first."""
+    with connected(database) as connection:
+        for letter in dead_letter.dead_letters(connection, kind):
+            typer.echo(json.dumps(to_jsonable_python(letter)))
+
+
+def _settle(
+    done: str,
+    act: Callable[[Connection, Sequence[int]], list[int]],
+    ids: list[int] | None,
+    every: bool,
+    kind: str | None,
+    database: str | None,
+    as_json: bool,
+) -> None:
+    if every == bool(ids):
+        raise UsageMistakeError("give either ids of tasks or --all")
+    if kind is not None and not every:
+        raise UsageMistakeError("--kind goes with --all, ids stand for themselves")
+    with connected(database) as connection:
+        wanted = ids or [letter.id for letter in dead_letter.dead_letters(connection, kind)]
+        settled = act(connection, wanted)
+    show({done: settled}, as_json, *(f"{done} {task}" for task in settled))
+    if ids:
+        refuse_others(ids, settled, "not dead letters")
+    elif not settled:
+        say("there are no dead letters")
