@@ -1,96 +1,83 @@
 """A fleet of real worker processes: spawned by a fork server, killed, stopped, replaced.
 
-The fork server has everything imported already, so a worker starts in milliseconds. Each process is
-one incarnation of a numbered seat and has a name of its own (`w3.2` is seat 3's second process):
-what a process did is never mistaken for its predecessor's doing.
+Each process is one incarnation of a numbered seat and has a name of its own (`w3.2` is seat 3's
+second process): what a process did is never mistaken for its predecessor's doing.
 """
 
 from __future__ import annotations
 
-import multiprocessing
 import os
 import signal
 import sys
 import time
+import traceback
 from collections.abc import Callable
-from contextlib import suppress
-from dataclasses import dataclass, field
-from multiprocessing import connection
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from threading import Thread
 
-import psutil
-
+from chaos.forkserver import ForkServer
 from chaos.systems import WorkerSettings, system
 
-_STOP_SECONDS = 15.0
-
-_context = multiprocessing.get_context("forkserver")
-_context.set_forkserver_preload(["chaos.fleet"])
+STOP_SECONDS = 15.0  # beyond its grace, what a worker gets to end by itself
+LOOK_EVERY = 0.01
 
 
 @dataclass(slots=True)
 class Seat:
-    """One place in the fleet, and the process that has it now."""
+    """One place in the fleet, and the process that has it now (pid None: it ended)."""
 
     number: int
     dsn: str
     incarnation: int = 0
     paused: bool = False
-    process: multiprocessing.process.BaseProcess | None = None
-    handle: psutil.Process | None = None
+    pid: int | None = None
 
     @property
     def name(self) -> str:
-        """The name of the process that sits here now."""
+        """The name of the process that sits here now, or sat here last."""
         return f"w{self.number}.{self.incarnation}"
-
-    @property
-    def alive(self) -> bool:
-        """Whether there is a process, stopped or not."""
-        return self.process is not None and self.process.is_alive()
 
 
 @dataclass(slots=True)
 class Fleet:
     """The workers of one run. For one thread at a time.
 
-    `said` is told, as (seat, what), of every death that the fleet did not cause itself.
+    `died` is told, as (seat, exit code), of every death that the fleet did not cause itself.
     """
 
     system_name: str
     settings: WorkerSettings
     directory: Path
-    said: Callable[[Seat, str], None]
+    died: Callable[[Seat, int], None] = lambda seat, code: None
     seats: list[Seat] = field(default_factory=list)
+    _server: ForkServer | None = None
 
     def start(self, dsns: list[str]) -> None:
         """Start one worker for each connection string."""
         (self.directory / "journals").mkdir(parents=True, exist_ok=True)
         (self.directory / "workers").mkdir(exist_ok=True)
+        self._server = ForkServer.start()
         self.seats = [Seat(number, dsn) for number, dsn in enumerate(dsns, 1)]
         for seat in self.seats:
             self._spawn(seat)
 
     def tend(self) -> None:
-        """Replace every process that is gone."""
-        for seat in self.seats:
-            if seat.process is not None and not seat.process.is_alive():
-                self.said(seat, f"ended with {seat.process.exitcode}")
-                self._spawn(seat)
+        """Replace every process that ended by itself."""
+        for seat, code in self._collect():
+            self.died(seat, code)
+            self._spawn(seat)
 
     def find(self, name: str) -> Seat | None:
-        """The seat whose living, running process has this name."""
+        """The seat whose living process has this name and is not stopped."""
         for seat in self.seats:
-            if seat.name == name and seat.alive and not seat.paused:
+            if seat.name == name and seat.pid is not None and not seat.paused:
                 return seat
         return None
 
     def kill(self, seat: Seat) -> None:
-        """SIGKILL the process and put a new one in its seat."""
+        """SIGKILL the process, see it dead, and put a new one in its seat."""
         self._signal(seat, signal.SIGKILL)
-        if seat.process is not None:
-            seat.process.join(_STOP_SECONDS)
+        self._wait_for([seat], STOP_SECONDS)
         self._spawn(seat)
 
     def pause(self, seat: Seat) -> None:
@@ -104,66 +91,78 @@ class Fleet:
         seat.paused = False
 
     def stop(self) -> list[str]:
-        """SIGTERM all, wait, SIGKILL what is left; returns the names of those that needed it."""
+        """SIGTERM all and wait; returns the names of those that had to be killed."""
         for seat in self.seats:
             if seat.paused:
                 self.resume(seat)
             self._signal(seat, signal.SIGTERM)
-        deadline = time.monotonic() + self.settings.grace + _STOP_SECONDS
-        for seat in self.seats:
-            if seat.process is not None:
-                seat.process.join(max(0.0, deadline - time.monotonic()))
-        return self.destroy()
+        self._wait_for(self.seats, self.settings.grace + STOP_SECONDS)
+        stubborn = [seat.name for seat in self.seats if seat.pid is not None]
+        self.destroy()
+        return stubborn
 
-    def destroy(self) -> list[str]:
-        """SIGKILL whatever is left; returns the names of those killed."""
-        left = [seat for seat in self.seats if seat.alive]
-        for seat in left:
-            self._signal(seat, signal.SIGKILL)
-        for seat in left:
-            if seat.process is not None:
-                seat.process.join(_STOP_SECONDS)
-        return [seat.name for seat in left]
+    def destroy(self) -> None:
+        """End whatever is left, at once."""
+        if self._server is not None:
+            self._server.close()
+            self._server = None
+        for seat in self.seats:
+            seat.pid = None
 
     def _spawn(self, seat: Seat) -> None:
         seat.incarnation += 1
         seat.paused = False
-        process = _context.Process(
-            target=_work,
-            args=(self.system_name, seat.dsn, seat.name, self.settings, self.directory),
-            name=seat.name,
-            daemon=True,
+        seat.pid = self._running().spawn(
+            {
+                "system_name": self.system_name,
+                "dsn": seat.dsn,
+                "name": seat.name,
+                "settings": asdict(self.settings),
+                "directory": str(self.directory),
+            }
         )
-        process.start()
-        seat.process = process
-        try:
-            seat.handle = psutil.Process(process.pid)
-        except psutil.NoSuchProcess:
-            seat.handle = None  # already dead; `tend` will see it
 
     def _signal(self, seat: Seat, number: signal.Signals) -> None:
-        # The fork server reaps the process when it dies, and its pid may then be somebody else's:
-        # psutil compares the time of birth before it signals.
-        if seat.handle is not None:
-            with suppress(psutil.NoSuchProcess):  # it is gone, which every caller allows for
-                seat.handle.send_signal(number)
+        if seat.pid is not None:
+            os.kill(seat.pid, number)  # not collected yet, so the pid is still this process's
+
+    def _collect(self) -> list[tuple[Seat, int]]:
+        seats = {seat.pid: seat for seat in self.seats}
+        ended = [(seats[pid], code) for pid, code in self._running().collect().items()]
+        for seat, _ in ended:
+            seat.pid = None
+        return ended
+
+    def _wait_for(self, wanted: list[Seat], seconds: float) -> None:
+        """Wait for processes to end; others that end meanwhile are replaced."""
+        deadline = time.monotonic() + seconds
+        while any(seat.pid is not None for seat in wanted) and time.monotonic() < deadline:
+            for seat, code in self._collect():
+                if seat not in wanted:
+                    self.died(seat, code)
+                    self._spawn(seat)
+            time.sleep(LOOK_EVERY)
+
+    def _running(self) -> ForkServer:
+        if self._server is None:
+            raise RuntimeError("the fleet is not running")
+        return self._server
 
 
-def _work(system_name: str, dsn: str, name: str, settings: WorkerSettings, directory: Path) -> None:
-    """A worker process's life."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the harness, which ends us
-    Thread(target=_die_with_the_harness, daemon=True).start()
-    log = os.open(
-        directory / "workers" / f"{name}.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644
-    )
-    os.dup2(log, sys.stdout.fileno())
-    os.dup2(log, sys.stderr.fileno())
-    system(system_name).work(dsn, name, settings, directory / "journals")
-
-
-def _die_with_the_harness() -> None:
-    """A worker must not outlive a harness that was killed."""
-    parent = multiprocessing.parent_process()
-    if parent is not None:
-        connection.wait([parent.sentinel])
-        os._exit(1)
+def work(system_name: str, dsn: str, name: str, settings: dict[str, float], directory: str) -> None:
+    """A worker process's life, in a child of the fork server. Does not return."""
+    code = 1
+    try:
+        log = os.open(
+            f"{directory}/workers/{name}.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644
+        )
+        os.dup2(log, sys.stdout.fileno())
+        os.dup2(log, sys.stderr.fileno())
+        journals = Path(directory) / "journals"
+        system(system_name).work(dsn, name, WorkerSettings(**settings), journals)
+        code = 0
+    except BaseException:  # noqa: BLE001 - a child must never run on into the server's code
+        traceback.print_exc()
+    finally:
+        sys.stderr.flush()
+        os._exit(code)

@@ -263,7 +263,7 @@ class _Stage:
         kind = self._scenario.faults[index].kind
         self._faults.append(events.Fault(self._now(), kind, action, target, detail))
 
-    def _died(self, seat: Seat, how: str) -> None:
+    def _died(self, seat: Seat, code: int) -> None:
         self.progress.deaths += 1
 
     # The telling.

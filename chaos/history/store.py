@@ -1,0 +1,272 @@
+"""A history as a file: JSON lines that can be judged again anywhere, gzip if the name ends in .gz.
+
+    {"format":"leaseproof-history","version":1}
+    {"about":{…},"rules":[…],"phases":[…],"unknown":0,"named":[…]}
+    ["commit",seq,at,xid,[[task,row or null],…],[ended,…],[effect,…]]
+    ["note",…]  ["fault",…]  ["final",…]
+    ["end",CRC-32 of all lines before]
+
+A record is an array of its fields in the order of `events`. The last line tells a whole file from
+a cut one, and its checksum finds damage that still reads as JSON.
+"""
+
+from __future__ import annotations
+
+import gc
+import gzip
+import io
+import json
+import os
+import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, BinaryIO, Final, cast
+
+from chaos.history.events import (
+    Change,
+    Commit,
+    Effect,
+    Ended,
+    Fault,
+    History,
+    Note,
+    Phases,
+    Policy,
+    Row,
+    Rules,
+    Step,
+)
+from chaos.history.events import Final as FinalRow
+
+FORMAT: Final = "leaseproof-history"
+VERSION: Final = 1
+
+# Raw text, not \u escapes: two lone surrogates side by side would come back from escapes as the
+# one character they spell. "surrogatepass" gives each its own bytes.
+_encode = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
+_decode = json.JSONDecoder().raw_decode
+_UTF8 = ("utf-8", "surrogatepass")
+
+
+class HistoryError(Exception):
+    """A file that is not a whole, undamaged history of a known version."""
+
+
+def save(history: History, path: Path) -> None:
+    """Write a history so that `path` is either what it was or whole, whatever happens meanwhile.
+
+    `history.about` must be JSON data (TypeError otherwise; tuples would come back as lists).
+    Raises OSError if the file cannot be written.
+    """
+    checksum = 0
+    with _replacing(path) as out:
+        for record in _records(history):
+            line = _encode(record).encode(*_UTF8) + b"\n"
+            checksum = zlib.crc32(line, checksum)
+            out.write(line)
+        out.write(_encode(["end", checksum]).encode() + b"\n")
+
+
+def load(path: Path) -> History:
+    """Read a history back, equal to the one saved.
+
+    Raises HistoryError, naming the file and the line, if it is not one, if a newer version wrote
+    it, or if it was cut or damaged; OSError if it cannot be read.
+    """
+    head: dict[str, Any] = {}
+    commits: list[Commit] = []
+    notes: list[Note] = []
+    faults: list[Fault] = []
+    finals: list[FinalRow] = []
+    # A million events repeat a few kinds, states, owners and policies: one object for each.
+    shared: dict[Any, Any] = {}
+    share = shared.setdefault
+    checksum = number = 0
+    ended = False
+    try:
+        with _opened(path) as lines, _uncollected():
+            for number, line in enumerate(lines, 1):
+                text = line.decode(*_UTF8)
+                record, end = _decode(text)
+                if ended or text[end:] != "\n":
+                    raise ValueError("not one JSON value and a newline")
+                if number == 1:
+                    _check_header(record)
+                elif number == 2:
+                    head = record
+                elif record[0] == "commit":
+                    commits.append(_commit(record, shared))
+                elif record[0] == "note":
+                    _, at, worker, what, task, token, owner, detail = record
+                    worker, what, owner = (
+                        share(worker, worker),
+                        share(what, what),
+                        share(owner, owner),
+                    )
+                    notes.append(Note(at, worker, what, task, token, owner, detail))
+                elif record[0] == "fault":
+                    faults.append(Fault(*record[1:]))
+                elif record[0] == "final":
+                    finals.append(FinalRow(*record[1:]))
+                elif record != ["end", checksum]:
+                    raise ValueError("unknown kind of line, or the contents were changed")
+                else:
+                    ended = True
+                checksum = zlib.crc32(line, checksum)
+        if not ended:
+            raise ValueError("the file is cut off here")
+        steps, gives_back, claim_limit = head["rules"]
+        return History(
+            about=head["about"],
+            rules=Rules(
+                frozenset(Step(*step) for step in steps), frozenset(gives_back), claim_limit
+            ),
+            phases=Phases(*head["phases"]),
+            commits=tuple(commits),
+            notes=tuple(notes),
+            faults=tuple(faults),
+            finals=tuple(finals),
+            unknown=head["unknown"],
+            named=frozenset(head["named"]),
+        )
+    except (EOFError, gzip.BadGzipFile, zlib.error) as error:
+        raise HistoryError(f"{path}, after line {number}: bad gzip data: {error}") from error
+    except (ValueError, TypeError, KeyError, IndexError) as error:
+        raise HistoryError(f"{path}, line {number}: {error}") from error
+
+
+def _records(history: History) -> Iterator[object]:
+    rules, phases = history.rules, history.phases
+    steps = [(step.before, step.after, step.outcome) for step in rules.steps]
+    yield {"format": FORMAT, "version": VERSION}
+    yield {
+        "about": history.about,
+        # Sorted, so that equal histories are equal files.
+        "rules": [
+            sorted(steps, key=lambda step: (step[0], step[1], step[2] or "")),
+            sorted(rules.gives_back),
+            rules.claim_limit,
+        ],
+        "phases": [
+            phases.began,
+            phases.healed,
+            phases.ended,
+            phases.reclaim_bound,
+            phases.progress_bound,
+            phases.lag,
+        ],
+        "unknown": history.unknown,
+        "named": sorted(history.named),
+    }
+    for commit in history.commits:
+        yield ("commit", *commit)
+    for note in history.notes:
+        yield ("note", *note)
+    for fault in history.faults:
+        yield ("fault", *fault)
+    for final in history.finals:
+        yield ("final", *final)
+
+
+def _check_header(header: object) -> None:
+    if not isinstance(header, dict) or header.get("format") != FORMAT:
+        raise ValueError("this is not a saved history")
+    version = header["version"]
+    if version > VERSION:
+        raise ValueError(f"format version {version} is newer than this program's, {VERSION}")
+    if version != VERSION:
+        raise ValueError(f"there is no format version {version}")
+
+
+def _commit(record: list[Any], shared: dict[Any, Any]) -> Commit:
+    _, seq, at, xid, changes, ended, effects = record
+    return Commit(
+        seq,
+        at,
+        xid,
+        tuple([Change(task, row and _row(row, shared)) for task, row in changes]),
+        tuple([_ended(one, shared) for one in ended]),
+        tuple([Effect(*effect) for effect in effects]),
+    )
+
+
+def _row(fields: list[Any], shared: dict[Any, Any]) -> Row:
+    task, kind, state, due, attempts, cap, token, owner, expires, claimed, policy, error = fields
+    if policy is not None:
+        policy = Policy(*policy)
+    share = shared.setdefault
+    return Row(
+        task,
+        share(kind, kind),
+        share(state, state),
+        due,
+        attempts,
+        cap,
+        token,
+        share(owner, owner),
+        expires,
+        claimed,
+        share(policy, policy),
+        error,
+    )
+
+
+def _ended(fields: list[Any], shared: dict[Any, Any]) -> Ended:
+    task, token, owner, attempt, claimed, finished, outcome, error = fields
+    share = shared.setdefault
+    return Ended(
+        task,
+        token,
+        share(owner, owner),
+        attempt,
+        claimed,
+        finished,
+        share(outcome, outcome),
+        error,
+    )
+
+
+@contextmanager
+def _uncollected() -> Iterator[None]:
+    """Pause the cycle collector: what is read has no cycles, and looking for them doubles the time.
+
+    That it is paused for the process's other threads too costs memory at worst.
+    """
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator[BinaryIO]:
+    with path.open("rb") as raw:
+        if path.suffix != ".gz":
+            yield raw
+            return
+        with gzip.GzipFile(fileobj=raw, mode="rb") as unzipped:
+            # GzipFile hands out lines one Python call at a time, this in C.
+            yield cast(BinaryIO, io.BufferedReader(unzipped, 1 << 20))
+
+
+@contextmanager
+def _replacing(path: Path) -> Iterator[BinaryIO]:
+    """A file to write that becomes `path` on success, and is gone after a failure."""
+    partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
+    try:
+        with partial.open("wb", 1 << 20) as raw:
+            if path.suffix == ".gz":
+                # Neither name nor time of the writing, so that equal histories are equal files.
+                with gzip.GzipFile("", "wb", 6, raw, 0) as zipped:
+                    yield cast(BinaryIO, zipped)
+            else:
+                yield raw
+            raw.flush()
+            os.fsync(raw.fileno())
+        partial.replace(path)
+    finally:
+        partial.unlink(missing_ok=True)

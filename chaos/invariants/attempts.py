@@ -1,0 +1,188 @@
+"""How often a task is tried, and when again: `attempts-bounded`, `backs-off`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from hashlib import sha256
+from math import log
+
+from chaos.history.events import DEAD, PENDING, History, Policy, Row, Rules
+from chaos.history.lives import Life
+from chaos.invariants.verdict import Verdict
+from chaos.invariants.words import Found, clock, span
+
+
+@dataclass(slots=True)
+class _Tally:
+    """What was counted over all tasks."""
+
+    claims: int = 0
+    dead: int = 0
+    killed: int = 0
+
+
+def attempts_bounded(history: History, lives: Mapping[int, Life]) -> Verdict:
+    """Attempts are counted at the claim, never exceed the cap, and what exhausts it is dead.
+
+    A killed attempt, in the evidence, is one that was reclaimed and whose handler nobody saw leave.
+    """
+    found, tally = Found(), _Tally()
+    for life in lives.values():
+        if life.moves:
+            _judge_attempts(life, history.rules, found, tally)
+        _judge_dead_letter(life, found)
+    return found.verdict(
+        "attempts-bounded",
+        tally.claims,
+        f"{tally.claims} attempts stayed within their caps; {tally.dead} tasks were dead-lettered",
+        {
+            "dead_lettered": tally.dead,
+            "killed_attempts": tally.killed,
+        },
+    )
+
+
+def _judge_attempts(life: Life, rules: Rules, found: Found, tally: _Tally) -> None:
+    used = 0  # claims minus give-backs since the enqueue or the last requeue
+    noted = {(note.what, note.token, note.owner) for note in life.notes} if life.ended else set()
+    for move in life.moves:
+        before, after = move.before, move.after
+        if before is None or after is None:
+            used = 0
+            continue
+        outcome = move.ended.outcome if move.ended is not None else None
+        given_back = outcome in rules.gives_back
+        requeued = before.state == DEAD and after.state == PENDING
+        holder = (before.token, before.owner)
+        wrong = []
+        if move.is_claim:
+            tally.claims += 1
+            used += 1
+            wrong += _wrong_claim(before, after, used)
+        elif requeued:
+            used = 0
+            wrong += _wrong_count(before, after, 0, outcome)
+        else:
+            used -= given_back
+            wrong += _wrong_count(before, after, before.attempts - given_back, outcome)
+        if outcome == "released" and given_back and ("started", *holder) in noted:
+            wrong.append(
+                f"{before.owner} gave token {before.token} back as never started,"
+                " but its handler had started"
+            )
+        if outcome in ("failed", "reclaimed") and before.attempts >= before.max_attempts:
+            wrong += _wrong_last(before, after, outcome)
+        if after.state == DEAD and before.state != DEAD:
+            tally.dead += 1
+            if after.attempts < after.max_attempts:
+                wrong.append(
+                    f"was dead-lettered after {after.attempts} of {after.max_attempts} attempts"
+                )
+        if after.max_attempts != before.max_attempts and not requeued:
+            wrong.append(
+                f"its cap was moved from {before.max_attempts} to {after.max_attempts} attempts"
+                f" at {clock(move.at)}"
+            )
+        tally.killed += outcome == "reclaimed" and ("finished", *holder) not in noted
+        for sentence in wrong:
+            found.add(life.task, move.seq, sentence)
+
+
+def _wrong_claim(before: Row, after: Row, used: int) -> list[str]:
+    if before.attempts >= before.max_attempts:
+        return [
+            f"{after.owner} claimed it although it had used {before.attempts} of"
+            f" {before.max_attempts} attempts"
+        ]
+    if after.attempts != before.attempts + 1:
+        return [
+            f"the claim of {after.owner} took its attempts from {before.attempts} to"
+            f" {after.attempts}, not up by one"
+        ]
+    if used > after.max_attempts:
+        return [
+            f"{after.owner} began attempt {used} since the enqueue or last requeue, above the cap"
+            f" of {after.max_attempts}; the row says {after.attempts}"
+        ]
+    return []
+
+
+def _wrong_count(before: Row, after: Row, expected: int, outcome: str | None) -> list[str]:
+    if after.attempts == expected:
+        return []
+    return [
+        f"going from {before.state} to {after.state} ({outcome or 'no outcome'}) left its attempts"
+        f" at {after.attempts}, not {expected}"
+    ]
+
+
+def _wrong_last(before: Row, after: Row, outcome: str) -> list[str]:
+    if after.state != DEAD:
+        return [
+            f"its last attempt, {before.attempts} of {before.max_attempts}, was {outcome},"
+            f" but it became {after.state} instead of dead"
+        ]
+    return [] if after.error else ["was dead-lettered without an error"]
+
+
+def _judge_dead_letter(life: Life, found: Found) -> None:
+    final = life.final
+    if final is None or final.state != DEAD:
+        return
+    seq = life.moves[-1].seq if life.moves else None
+    if final.payload_now != final.payload_enqueued:
+        found.add(life.task, seq, "is dead-lettered, but not with the payload it was enqueued with")
+    if not final.error:
+        found.add(life.task, seq, "is dead-lettered, but its last error is gone")
+
+
+def backs_off(history: History, lives: Mapping[int, Life]) -> Verdict:
+    """After a failed attempt the next due time is exactly what the row's policy says."""
+    found = Found()
+    judged = 0
+    longest = 0.0
+    for life in lives.values():
+        for move in life.moves:
+            ended, before, after = move.ended, move.before, move.after
+            if ended is None or ended.outcome != "failed" or before is None or after is None:
+                continue
+            if after.state != PENDING or before.policy is None:
+                continue
+            judged += 1
+            expected = delay(before.policy, before.attempts, life.task, before.token) * 1e6
+            longest = max(longest, expected)
+            actual = after.due - ended.finished_at
+            # The system stores whole microseconds, and its floats may round another way.
+            if abs(actual - expected) > max(2.0, 1e-9 * expected):
+                found.add(
+                    life.task,
+                    move.seq,
+                    f"attempt {before.attempts} (token {before.token}) failed at"
+                    f" {clock(ended.finished_at)} and is due again after {span(actual)},"
+                    f" but its policy says {span(expected)}",
+                )
+    return found.verdict(
+        "backs-off",
+        judged,
+        f"{judged} failed attempts were put off as their policies say",
+        {"longest_delay_ms": longest / 1000},
+    )
+
+
+def delay(policy: Policy, attempts: int, task: int, token: int) -> float:
+    """The seconds from a failure to the next due time, when `attempts` have been used.
+
+    `min(cap, base * factor ** (attempts - 1))`, of which the jitter's share is cut by a number in
+    [0, 1) that depends on task and token alone. `ValueError` if the factor is not positive.
+    """
+    if policy.base <= 0 or policy.cap <= 0:
+        return 0.0
+    exponent = attempts - 1
+    # In logarithms first: the power itself overflows long before attempt counts do.
+    if log(policy.base) + exponent * log(policy.factor) >= log(policy.cap):
+        longest = policy.cap
+    else:
+        longest = min(policy.cap, policy.base * policy.factor**exponent)
+    digest = sha256(f"{task}:{token}".encode()).hexdigest()
+    return longest * (1 - policy.jitter * (int(digest[:8], 16) / 2**32))

@@ -1,0 +1,203 @@
+"""What handlers did: `effect-once` inside the database, `explained-duplicate` outside it."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+
+from chaos.history.events import COMPLETED, DEAD, PENDING, RUNNING, History
+from chaos.history.lives import Life, Moved
+from chaos.invariants.verdict import Verdict
+from chaos.invariants.words import Found, clock
+
+# Outcomes after which another attempt may rightly repeat an effect outside the database.
+EXPLAINS = frozenset({"failed", "released", "snoozed", "cancelled", "reclaimed"})
+
+
+def _kind(life: Life) -> str | None:
+    """The task's kind; None if no commit shows the task."""
+    for move in life.moves:
+        if move.after is not None:
+            return move.after.kind
+    return None
+
+
+def _completes(move: Moved) -> bool:
+    before, after, ended = move.before, move.after, move.ended
+    if ended is not None:
+        return ended.outcome == "completed"
+    return (
+        after is not None
+        and after.state == COMPLETED
+        and (before is None or before.state != COMPLETED)
+    )
+
+
+def effect_once(history: History, lives: Mapping[int, Life]) -> Verdict:
+    """A transactional effect commits with the completion it belongs to: once, or not at all.
+
+    A kind is transactional if any task of it has an effect: each of its completions must then have
+    exactly one. A requeue starts a new allowance of one.
+    """
+    kinds = {_kind(life) for life in lives.values() if life.effects}
+    found = Found()
+    effects = completions = 0
+    for life in lives.values():
+        if not life.effects and _kind(life) not in kinds:
+            continue
+        completed = {move.seq: move for move in life.moves if _completes(move)}
+        completions += len(completed)
+        effects += len(life.effects)
+        _judge_effects(life, completed, found)
+        with_effect = {commit.seq for commit, _ in life.effects}
+        for seq, move in completed.items():
+            if seq not in with_effect:
+                found.add(
+                    life.task,
+                    seq,
+                    f"completed at {clock(move.at)} without its effect, and its kind has one",
+                )
+    return found.verdict(
+        "effect-once",
+        effects,
+        f"{effects} effects were committed with {completions} completions, one each",
+        {"completions": completions},
+    )
+
+
+def _judge_effects(life: Life, completed: Mapping[int, Moved], found: Found) -> None:
+    requeues = [
+        move.seq
+        for move in life.moves
+        if move.before is not None
+        and move.before.state == DEAD
+        and move.after is not None
+        and move.after.state == PENDING
+    ]
+    passed = 0  # requeues before this effect
+    allowance_used: int | None = None
+    for commit, effect in life.effects:
+        while passed < len(requeues) and requeues[passed] < commit.seq:
+            passed += 1
+            allowance_used = None
+        move = completed.get(commit.seq)
+        if move is None:
+            found.add(
+                life.task,
+                commit.seq,
+                f"its effect with token {effect.token} was committed at {clock(commit.at)},"
+                " apart from any completion of it",
+            )
+        elif move.before is not None and move.before.token != effect.token:
+            found.add(
+                life.task,
+                commit.seq,
+                f"its effect was written with token {effect.token} and committed with a completion"
+                f" of token {move.before.token}",
+            )
+        if allowance_used is not None:
+            found.add(
+                life.task,
+                commit.seq,
+                f"its effect was committed again with token {effect.token} at {clock(commit.at)},"
+                f" after token {allowance_used}",
+            )
+        allowance_used = effect.token
+
+
+def explained_duplicate(history: History, lives: Mapping[int, Life]) -> Verdict:
+    """An effect outside the database happens at least once, and each extra one has a reason.
+
+    The reason is that its attempt failed, was given back, was cancelled, lost its lease, or was
+    requeued afterwards. The attempt that completed, and one that still runs, need none.
+    """
+    effects_of = {
+        life.task: Counter((note.token, note.owner) for note in life.notes if note.what == "effect")
+        for life in lives.values()
+        if life.notes
+    }
+    kinds = {_kind(lives[task]) for task, effects in effects_of.items() if effects}
+    found = Found()
+    happened = completed = duplicates = 0
+    for life in lives.values():
+        effects = effects_of.get(life.task)
+        if effects:
+            total = effects.total()
+            unexplained = _judge_duplicates(life, effects, found) if total > 1 else 0
+            happened += total
+            duplicates += max(0, total - 1 - unexplained)
+        elif _kind(life) not in kinds:
+            continue
+        for move in life.moves:
+            if _completes(move):
+                completed += 1
+                if not effects:
+                    found.add(
+                        life.task,
+                        move.seq,
+                        f"completed at {clock(move.at)}, but its effect never happened",
+                    )
+                break
+    return found.verdict(
+        "explained-duplicate",
+        happened,
+        f"{happened} effects happened for {completed} completed tasks;"
+        f" all {duplicates} duplicates are explained",
+        {"completed": completed, "duplicates_explained": duplicates},
+    )
+
+
+def _judge_duplicates(life: Life, effects: Mapping[tuple[int, str], int], found: Found) -> int:
+    """Look for a reason for each effect; return how many have none."""
+    reasons = _excused(life)
+    unexplained = 0
+    for (token, owner), times in effects.items():
+        if times > 1:
+            unexplained += times - 1
+            found.add(
+                life.task,
+                None,
+                f"one attempt, {owner} with token {token}, had its effect {times} times",
+            )
+        if (token, owner) not in reasons:
+            unexplained += 1
+            found.add(
+                life.task,
+                None,
+                f"the effect of {owner} with token {token} is an extra one, and nothing says that"
+                " this attempt failed, was given back, was cancelled or lost its lease",
+            )
+    return unexplained
+
+
+def _excused(life: Life) -> set[tuple[int, str]]:
+    """The attempts whose effect needs no further explanation."""
+    excused = set()
+    completing: tuple[int, str] | None = None
+    requeued = max(
+        (
+            move.seq
+            for move in life.moves
+            if move.before is not None
+            and move.before.state not in (PENDING, RUNNING)
+            and move.after is not None
+            and move.after.state == PENDING
+        ),
+        default=-1,
+    )
+    for commit, ended in life.ended:
+        key = (ended.token, ended.owner)
+        if ended.outcome in EXPLAINS or commit.seq < requeued:
+            excused.add(key)
+        elif ended.outcome == "completed":
+            completing = key
+    if completing is not None:
+        excused.add(completing)
+    for move in life.moves:
+        held = move.before
+        if held is not None and held.state == RUNNING and held.owner is not None and move.is_claim:
+            excused.add((held.token, held.owner))  # lost its lease to a claim
+    row = life.last
+    if row is not None and row.state == RUNNING and row.owner is not None:
+        excused.add((row.token, row.owner))
+    return excused

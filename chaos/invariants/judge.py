@@ -1,0 +1,60 @@
+"""All invariants over one history, and what they add up to."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+
+from chaos.history.events import History
+from chaos.history.lives import Life, lives
+from chaos.invariants.attempts import attempts_bounded, backs_off
+from chaos.invariants.claiming import claim_bounded, not_early
+from chaos.invariants.effects import effect_once, explained_duplicate
+from chaos.invariants.fencing import fenced
+from chaos.invariants.leases import no_overlap, reclaimed_in_time
+from chaos.invariants.lifecycle import conserved, legal_steps, no_lost_task
+from chaos.invariants.progress import progress
+from chaos.invariants.verdict import Outcome, Verdict
+
+Invariant = Callable[[History, Mapping[int, Life]], Verdict]
+
+INVARIANTS: dict[str, Invariant] = {
+    "no-lost-task": no_lost_task,
+    "legal-steps": legal_steps,
+    "no-overlap": no_overlap,
+    "fenced": fenced,
+    "effect-once": effect_once,
+    "explained-duplicate": explained_duplicate,
+    "not-early": not_early,
+    "reclaimed-in-time": reclaimed_in_time,
+    "attempts-bounded": attempts_bounded,
+    "backs-off": backs_off,
+    "claim-bounded": claim_bounded,
+    "progress": progress,
+    "conserved": conserved,
+}
+
+
+def judge(history: History) -> tuple[Verdict, ...]:
+    """Run every invariant on the history, in the order of `INVARIANTS`."""
+    told = lives(history)
+    return tuple(invariant(history, told) for invariant in INVARIANTS.values())
+
+
+def overall(history: History, verdicts: Iterable[Verdict]) -> Outcome:
+    """What the run as a whole shows.
+
+    Any failure fails it. It passes only with evidence: each invariant that the scenario named has
+    passed, and each fault that was injected had its effect at least once.
+    """
+    outcomes = {verdict.invariant: verdict.outcome for verdict in verdicts}
+    if "fail" in outcomes.values():
+        return "fail"
+    if any(outcomes.get(name) != "pass" for name in history.named):
+        return "inconclusive"
+    return "inconclusive" if toothless(history) else "pass"
+
+
+def toothless(history: History) -> frozenset[str]:
+    """The names of the faults that were injected and never bit."""
+    injected = {fault.name for fault in history.faults if fault.action == "inject"}
+    return frozenset(injected - {fault.name for fault in history.faults if fault.action == "bite"})
