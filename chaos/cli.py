@@ -141,6 +141,9 @@ def _show(history: History, verdicts: tuple[Verdict, ...], directory: Path, as_j
         out.print(f"fault {name}: injected {count['inject']} times, bit {count['bite']} times")
     for name in sorted(toothless(history)):
         out.print(f"[yellow]fault {name} never bit: this run says nothing about it[/]")
+    crashes = history.about.get("crashes")
+    for crash in crashes if isinstance(crashes, list) else ():
+        out.print(f"[yellow]worker {crash}: see its log in the run's directory[/]")
     out.print(f"run: {directory}")
     out.print(f"[bold {COLOURS[outcome]}]{outcome}[/]")
     raise typer.Exit(EXIT_CODES[outcome])

@@ -14,6 +14,7 @@ import traceback
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from typing import Any
 
 from chaos.forkserver import ForkServer
 from chaos.systems import WorkerSettings, system
@@ -90,16 +91,17 @@ class Fleet:
         self._signal(seat, signal.SIGCONT)
         seat.paused = False
 
-    def stop(self) -> list[str]:
-        """SIGTERM all and wait; returns the names of those that had to be killed."""
+    def stop(self) -> None:
+        """SIGTERM all and wait; kill those that do not end in time. `died` hears of any failure."""
         for seat in self.seats:
             if seat.paused:
                 self.resume(seat)
             self._signal(seat, signal.SIGTERM)
         self._wait_for(self.seats, self.settings.grace + STOP_SECONDS)
-        stubborn = [seat.name for seat in self.seats if seat.pid is not None]
+        for seat in self.seats:
+            if seat.pid is not None:
+                self.died(seat, -signal.SIGKILL)
         self.destroy()
-        return stubborn
 
     def destroy(self) -> None:
         """End whatever is left, at once."""
@@ -141,6 +143,8 @@ class Fleet:
                 if seat not in wanted:
                     self.died(seat, code)
                     self._spawn(seat)
+                elif code > 0:
+                    self.died(seat, code)
             time.sleep(LOOK_EVERY)
 
     def _running(self) -> ForkServer:
@@ -149,7 +153,7 @@ class Fleet:
         return self._server
 
 
-def work(system_name: str, dsn: str, name: str, settings: dict[str, float], directory: str) -> None:
+def work(system_name: str, dsn: str, name: str, settings: dict[str, Any], directory: str) -> None:
     """A worker process's life, in a child of the fork server. Does not return."""
     code = 1
     try:

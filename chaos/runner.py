@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import platform
 import random
+import signal
 import time
 from collections import Counter
 from collections.abc import Callable
@@ -125,6 +126,7 @@ class _Stage:
         self._active: list[_Active] = []
         self._threads: list[Background] = []
         self._proxies: dict[int, Proxy] = {}
+        self._crashes: list[str] = []
         self._lag = 0.0
         self._began = self._healed = self._ended = 0
         self.progress = Progress(scenario.total)
@@ -265,6 +267,8 @@ class _Stage:
 
     def _died(self, seat: Seat, code: int) -> None:
         self.progress.deaths += 1
+        if code != -signal.SIGKILL:  # poison tasks kill their worker so
+            self._crashes.append(f"{seat.name} ended with {code}")
 
     # The telling.
 
@@ -286,6 +290,7 @@ class _Stage:
                 "postgresql": self._server.binaries.major,
                 "psycopg": psycopg.__version__,
                 "python": platform.python_version(),
+                "crashes": self._crashes,
             },
             rules=self._system.rules,
             phases=Phases(
