@@ -51,6 +51,10 @@ def run_command(
     system_name: Annotated[
         str, typer.Option("--system", help="leaseproof, or leaseproof:MUTANT.")
     ] = "leaseproof",
+    scale: Annotated[
+        float,
+        typer.Option(min=0.01, max=1000, help="Run this share of its tasks, faults and time."),
+    ] = 1.0,
     reports: Annotated[Path, typer.Option(help="Where the run's directory is made.")] = Path(
         "reports"
     ),
@@ -58,7 +62,7 @@ def run_command(
 ) -> None:
     """Run a scenario, judge its history, and keep both in a directory of its own."""
     try:
-        scenario = load_scenario(scenario_file)
+        scenario = load_scenario(scenario_file).scaled(scale)
         system(system_name)
     except (ScenarioError, UnknownSystemError) as error:
         _end(str(error), USAGE)

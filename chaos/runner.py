@@ -284,6 +284,7 @@ class _Stage:
             about={
                 "scenario": self._scenario.name,
                 "seed": self._seed,
+                "tasks": self._scenario.total,
                 "system": self._system.name,
                 "began": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(self._began / 1e6)),
                 "leaseproof": version("leaseproof"),

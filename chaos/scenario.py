@@ -97,6 +97,25 @@ class Scenario(_Strict):
         """How many tasks the scenario enqueues."""
         return sum(group.count for group in self.tasks)
 
+    def scaled(self, share: float) -> Scenario:
+        """The same scenario with this share of its tasks, faults and load time; at least one each.
+
+        What a fault, a lease or a bound is about does not scale.
+        """
+        return self.model_copy(
+            update={
+                "load_seconds": self.load_seconds * share,
+                "tasks": tuple(
+                    group.model_copy(update={"count": _share(group.count, share)})
+                    for group in self.tasks
+                ),
+                "faults": tuple(
+                    fault.model_copy(update={"count": _share(fault.count, share)})
+                    for fault in self.faults
+                ),
+            }
+        )
+
     def orders(self, seed: int) -> list[Order]:
         """All tasks, in the order in which this seed enqueues them."""
         orders = [
@@ -134,6 +153,10 @@ class Scenario(_Strict):
                 (first + step * (turn + draw.random()), index) for turn in range(fault.count)
             ]
         return sorted(planned)
+
+
+def _share(count: int, share: float) -> int:
+    return max(1, round(count * share))
 
 
 def load_scenario(path: Path) -> Scenario:

@@ -50,4 +50,4 @@ class RetryPolicy:
         else:
             whole = base * self.factor ** (attempts - 1)
         digest = sha256(f"{task}:{token}".encode()).hexdigest()
-        return timedelta(seconds=whole * (1 - self.jitter * int(digest[:8], 16) / 2**32))
+        return timedelta(seconds=whole * (2**32 - self.jitter * int(digest[:8], 16)) / 2**32)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 from datetime import timedelta
 
 import psycopg
 from psycopg import Connection, IsolationLevel
+from psycopg.conninfo import conninfo_to_dict
 
 CONNECT_TIMEOUT_SECONDS = 10
 
@@ -21,6 +23,20 @@ def connect_worker(dsn: str, name: str, lease: timedelta) -> Connection:
     again in its newest version, which other levels answer with an error instead.
     """
     milliseconds = max(1, int(lease.total_seconds() * 1000))
+    settings = {
+        "default_transaction_isolation": "read\\ committed",  # escaped, as below a space separates
+        "idle_in_transaction_session_timeout": f"{milliseconds}ms",
+        "lock_timeout": f"{max(1, milliseconds // 2)}ms",
+        "tcp_user_timeout": f"{milliseconds}ms",
+        "tcp_keepalives_idle": str(max(1, milliseconds // 3000)),
+        "tcp_keepalives_interval": str(max(1, milliseconds // 9000)),
+        "tcp_keepalives_count": "3",
+        "timezone": "UTC",
+    }
+    # With the connection's first message rather than by a statement after it: a network that goes
+    # dead in between would keep such a statement waiting for ever, and connect_timeout covers this.
+    given = conninfo_to_dict(dsn).get("options") or os.environ.get("PGOPTIONS")
+    ours = [f"-c {name}={value}" for name, value in settings.items()]
     connection = psycopg.connect(
         dsn,
         autocommit=True,
@@ -31,21 +47,7 @@ def connect_worker(dsn: str, name: str, lease: timedelta) -> Connection:
         keepalives_count=3,
         tcp_user_timeout=milliseconds,
         application_name=f"scheduler {name}",
+        options=" ".join([str(given), *ours] if given else ours),
     )
     connection.isolation_level = IsolationLevel.READ_COMMITTED
-    settings = {
-        "default_transaction_isolation": "read committed",
-        "idle_in_transaction_session_timeout": f"{milliseconds}ms",
-        "lock_timeout": f"{max(1, milliseconds // 2)}ms",
-        "tcp_user_timeout": f"{milliseconds}ms",
-        "tcp_keepalives_idle": str(max(1, milliseconds // 3000)),
-        "tcp_keepalives_interval": str(max(1, milliseconds // 9000)),
-        "tcp_keepalives_count": "3",
-        "timezone": "UTC",
-    }
-    connection.execute(
-        "select set_config(name, value, false)"
-        " from unnest(%s::text[], %s::text[]) as setting (name, value)",
-        [list(settings), list(settings.values())],
-    )
     return connection

@@ -34,7 +34,7 @@ class Watchdog(Thread):
         self._held: dict[Lease, Attempt] = {}
         self._interrupts: dict[Lease, Callable[[], object]] = {}
         self._calls: dict[Connection, float] = {}
-        self._stop = Event()
+        self._ended = Event()
 
     def hold(self, attempts: list[Attempt]) -> None:
         """Take claimed attempts into the worker's holdings."""
@@ -91,11 +91,11 @@ class Watchdog(Thread):
 
     def stop(self) -> None:
         """End the thread."""
-        self._stop.set()
+        self._ended.set()
 
     def run(self) -> None:
         """The thread's body."""
-        while not self._stop.wait(self._tick):
+        while not self._ended.wait(self._tick):
             self.look(self._monotonic())
 
     def look(self, now: float) -> None:

@@ -139,6 +139,7 @@ end $$;
 -- How long a task waits after failed attempt number `attempts`: base * factor^(attempts-1), at most
 -- cap, of which jitter may cut a share that is a pure function of task and token, so that anybody
 -- can recompute it. Powers are compared as logarithms first: no attempt count overflows.
+-- The jitter is divided last: it cannot underflow, which would be an error and abort the batch.
 create function scheduler.retry_delay(
     base double precision, factor double precision, cap double precision, jitter double precision,
     attempts integer, task bigint, token bigint
@@ -149,9 +150,10 @@ create function scheduler.retry_delay(
             when (attempts - 1) * ln(factor) >= ln(cap / base) then cap
             else base * power(factor, attempts - 1)
         end
-        * (1 - jitter
+        * (4294967296 - jitter
             * ('x' || left(encode(sha256(convert_to(task || ':' || token, 'UTF8')), 'hex'), 8))
-                ::bit(32)::bigint / 4294967296::double precision));
+                ::bit(32)::bigint)
+        / 4294967296);
 
 -- Refuse the transaction of a worker that no longer holds the lease. SQLSTATE LP001.
 create function scheduler.refuse_lost_lease(task bigint, token bigint) returns bigint

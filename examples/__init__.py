@@ -1,0 +1,1 @@
+"""Applications that show the scheduler at work."""

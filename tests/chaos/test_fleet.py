@@ -1,0 +1,153 @@
+"""The fleet: real processes that start fast, die when told to, and never outlive the harness."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import psycopg
+import pytest
+from psycopg import Connection
+
+from chaos.fleet import Fleet, Seat
+from chaos.history.journal import read_journals
+from chaos.systems import Order, WorkerSettings, system
+from chaos.workload import Job
+from tests.waiting import wait_for
+
+pytestmark = pytest.mark.slow
+
+SETTINGS = WorkerSettings(slots=2, prefetch=0, lease=1.0, poll=0.05, reclaim_every=0.2, grace=2.0)
+
+
+@pytest.fixture
+def target(empty_dsn: str) -> str:
+    """A database with the system under test installed."""
+    system("leaseproof").install(empty_dsn)
+    return empty_dsn
+
+
+@pytest.fixture
+def fleet(tmp_path: Path) -> Iterator[Fleet]:
+    """A fleet that is gone after the test."""
+    one = Fleet("leaseproof", SETTINGS, tmp_path)
+    yield one
+    one.destroy()
+
+
+def connected(dsn: str) -> int:
+    """How many workers have a database session."""
+    with psycopg.connect(dsn) as connection:
+        return _one(
+            connection,
+            "select count(distinct application_name) from pg_stat_activity"
+            " where application_name like 'scheduler w%' and datname = current_database()",
+        )
+
+
+def _one(connection: Connection, query: str) -> int:
+    row = connection.execute(query.encode()).fetchone()
+    assert row is not None
+    return int(row[0])
+
+
+def test_fifty_workers_connect_and_stop_cleanly(fleet: Fleet, target: str) -> None:
+    failed: list[tuple[str, int]] = []
+    fleet.died = lambda seat, code: failed.append((seat.name, code))
+    fleet.start([target] * 50)
+    wait_for(lambda: connected(target) == 50, "50 connected workers")
+    fleet.stop()
+    wait_for(lambda: connected(target) == 0, "no connected worker")
+    assert failed == []
+
+
+def test_a_killed_worker_is_replaced_by_a_process_with_a_new_name(
+    fleet: Fleet, target: str
+) -> None:
+    fleet.start([target])
+    [seat] = fleet.seats
+    assert seat.pid is not None
+    before, first = seat.name, psutil.Process(seat.pid)
+    fleet.kill(seat)
+    assert not first.is_running()
+    assert (before, seat.name) == ("w1.1", "w1.2")
+    wait_for(lambda: connected(target) == 1, "the replacement")
+
+
+def test_a_worker_that_ends_by_itself_is_reported_and_replaced(fleet: Fleet, target: str) -> None:
+    deaths: list[int] = []
+
+    def died(seat: Seat, code: int) -> None:
+        deaths.append(code)
+
+    fleet.died = died
+    fleet.start([target])
+    job = Job(0, "poison", 0, 0)
+    system("leaseproof").enqueue(target, [Order(job, delay=0, max_attempts=1)])
+
+    def replaced() -> bool:
+        fleet.tend()
+        return fleet.seats[0].incarnation == 2
+
+    wait_for(replaced, "the replacement of a worker that a poison task killed")
+    assert deaths == [-signal.SIGKILL]
+
+
+def test_a_paused_worker_does_nothing_until_it_is_resumed(fleet: Fleet, target: str) -> None:
+    under_test = system("leaseproof")
+    fleet.start([target])
+    wait_for(lambda: connected(target) == 1, "the worker")
+    fleet.pause(fleet.seats[0])
+    assert fleet.seats[0].pid is not None
+    process = psutil.Process(fleet.seats[0].pid)
+    wait_for(lambda: process.status() == psutil.STATUS_STOPPED, "the process to stop")
+    under_test.enqueue(target, [Order(Job(0, "quick", 0, 0), delay=0, max_attempts=1)])
+    assert fleet.find("w1.1") is None
+    assert under_test.unfinished(target) == 1
+    fleet.resume(fleet.seats[0])
+    wait_for(lambda: under_test.unfinished(target) == 0, "the task to be done")
+
+
+def test_a_journal_survives_the_kill_of_its_worker(
+    fleet: Fleet, target: str, tmp_path: Path
+) -> None:
+    under_test = system("leaseproof")
+    fleet.start([target])
+    under_test.enqueue(target, [Order(Job(0, "slow", 60, 0), delay=0, max_attempts=1)])
+    wait_for(lambda: under_test.holders(target), "the worker to hold a lease")
+    journals = tmp_path / "journals"
+    wait_for(lambda: b"started" in (journals / "w1.1.journal").read_bytes(), "the start")
+    fleet.kill(fleet.seats[0])
+    notes = read_journals(journals, 0)
+    assert [note.what for note in notes if note.worker == "w1.1"][:2] == ["claimed", "started"]
+
+
+HARNESS = """
+import sys, time
+from pathlib import Path
+from chaos.fleet import Fleet
+from chaos.systems import WorkerSettings
+fleet = Fleet("leaseproof", WorkerSettings(2, 0, 1.0, 0.05, 0.2, 2.0), Path(sys.argv[2]))
+fleet.start([sys.argv[1]] * 3)
+fleet.pause(fleet.seats[0])
+print(*(seat.pid for seat in fleet.seats), flush=True)
+time.sleep(600)
+"""
+
+
+def test_workers_even_stopped_ones_die_with_a_harness_that_is_killed(
+    target: str, tmp_path: Path
+) -> None:
+    with subprocess.Popen(
+        [sys.executable, "-c", HARNESS, target, str(tmp_path)], stdout=subprocess.PIPE, text=True
+    ) as harness:
+        assert harness.stdout is not None
+        workers = [psutil.Process(int(pid)) for pid in harness.stdout.readline().split()]
+        assert len(workers) == 3
+        os.kill(harness.pid, signal.SIGKILL)
+    wait_for(lambda: not any(worker.is_running() for worker in workers), "the workers to die")

@@ -1,0 +1,98 @@
+"""Scenario files: good ones load, bad ones say where they are wrong, plans follow the seed."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from chaos.scenario import ScenarioError, load_scenario, parse_scenario
+
+SCENARIOS = Path(__file__).parents[2] / "scenarios"
+
+GOOD = """\
+name: example
+about: One worker, one task, one kill.
+load_seconds: 4
+workers:
+  count: 1
+  lease: 1
+tasks:
+  - {behaviour: quick, count: 10}
+faults:
+  - {kind: kill, count: 3}
+invariants: [no-lost-task]
+bounds: {reclaim: 1, progress: 5}
+"""
+
+
+@pytest.mark.parametrize("path", sorted(SCENARIOS.glob("*.yaml")), ids=lambda path: path.stem)
+def test_every_scenario_of_the_repository_is_valid_and_named_like_its_file(path: Path) -> None:
+    assert load_scenario(path).name == path.stem
+
+
+@pytest.mark.parametrize(
+    ("change", "line", "field"),
+    [
+        (("count: 10}", "count: ten}"), 8, "tasks.1.count"),
+        (("behaviour: quick", "behaviour: quikc"), 8, "tasks.1.behaviour"),
+        (("  lease: 1", "  lease: -1"), 6, "workers.lease"),
+        (("  lease: 1", "  leese: 1"), 6, "workers.leese"),
+        (("kind: kill", "kind: kilt"), 10, "faults.1"),
+        (("count: 3}", "count: 0}"), 10, "faults.1.count"),
+        (("no-lost-task", "no-lost-tusk"), 11, "invariants"),
+        (("progress: 5", "progress: 0"), 12, "bounds.progress"),
+        (("load_seconds: 4\n", ""), 1, "load_seconds"),
+        (("kind: kill, count: 3", "kind: pause, count: 3, lasts: 0.5"), 1, "scenario"),
+    ],
+)
+def test_a_bad_field_is_named_with_file_line_and_field(
+    change: tuple[str, str], line: int, field: str
+) -> None:
+    with pytest.raises(ScenarioError) as caught:
+        parse_scenario(GOOD.replace(*change), "bad.yaml")
+    assert str(caught.value).startswith(f"bad.yaml, line {line}: {field}")
+
+
+def test_text_that_is_not_yaml_is_refused_with_its_line() -> None:
+    with pytest.raises(ScenarioError, match=r"bad.yaml, line 2: not YAML"):
+        parse_scenario("name: x\nabout: 'open", "bad.yaml")
+
+
+@pytest.mark.parametrize("text", ["", "- a list", "just words"])
+def test_a_file_that_is_no_mapping_is_refused(text: str) -> None:
+    with pytest.raises(ScenarioError, match=r"a scenario is a mapping"):
+        parse_scenario(text, "bad.yaml")
+
+
+def test_a_missing_file_is_named() -> None:
+    with pytest.raises(ScenarioError, match=r"cannot read no-such\.yaml"):
+        load_scenario(Path("no-such.yaml"))
+
+
+def test_the_same_seed_gives_the_same_tasks_and_plan_and_another_seed_others() -> None:
+    scenario = load_scenario(SCENARIOS / "kill-mid-run.yaml")
+    assert scenario.orders(7) == scenario.orders(7)
+    assert scenario.plan(7) == scenario.plan(7)
+    assert scenario.orders(7) != scenario.orders(8)
+    assert scenario.plan(7) != scenario.plan(8)
+
+
+def test_the_plan_injects_each_fault_as_often_as_stated_and_within_the_load() -> None:
+    scenario = load_scenario(SCENARIOS / "kill-mid-run.yaml")
+    plan = scenario.plan(1)
+    assert Counter(index for _, index in plan) == {
+        index: fault.count for index, fault in enumerate(scenario.faults)
+    }
+    for when, index in plan:
+        assert 0 < when + scenario.faults[index].lasts <= scenario.load_seconds
+
+
+def test_scaling_changes_how_much_happens_and_not_what() -> None:
+    scenario = load_scenario(SCENARIOS / "kill-mid-run.yaml")
+    small = scenario.scaled(0.1)
+    assert small.total < scenario.total / 5
+    assert small.workers == scenario.workers
+    assert {task.behaviour for task in small.tasks} == {task.behaviour for task in scenario.tasks}
+    assert all(fault.count >= 1 for fault in small.faults)
