@@ -100,7 +100,8 @@ def end(path: Path) -> None:
     Raises ClusterError if one survives SIGKILL.
     """
     for process in _servers(path):
-        if process.name() == "postgres":
+        # The name as it was found: the process may have ended since, and have none any more.
+        if process.info["name"] == "postgres":
             _quit(process)
         kill_tree(process)
     for pid_file in path.glob("*/postmaster.pid"):
@@ -173,7 +174,8 @@ def _free_shared_memory(pid_file: Path) -> None:
     lines = pid_file.read_text().splitlines()
     if len(lines) < 7 or not table.exists():
         return
-    pid, segment = lines[0].strip(), lines[6].split()[-1]
+    # The server that initdb runs writes its pid with a minus.
+    pid, segment = lines[0].strip().removeprefix("-"), lines[6].split()[-1]
     for row in table.read_text().splitlines()[1:]:
         _, number, _, _, creator, _, attached, uid, *_ = row.split()
         if (number, creator, attached) == (segment, pid, "0"):

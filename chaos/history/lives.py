@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from chaos.history.events import Commit, Effect, Ended, Final, History, Note, Row
+from chaos.history.events import RUNNING, Commit, Effect, Ended, Final, History, Note, Row
 
 
 class Moved(NamedTuple):
@@ -25,11 +25,11 @@ class Moved(NamedTuple):
     def is_claim(self) -> bool:
         """Whether this step took a new lease: a running row whose token or owner is new."""
         after, before = self.after, self.before
-        if after is None or after.state != "running":
+        if after is None or after.state != RUNNING:
             return False
         return (
             before is None
-            or before.state != "running"
+            or before.state != RUNNING
             or (before.token, before.owner) != (after.token, after.owner)
         )
 
@@ -65,9 +65,12 @@ def lives(history: History) -> dict[int, Life]:
         ended = {row.task: row for row in commit.ended}
         for change in commit.changes:
             one = life(change.task)
-            one.moves.append(
-                Moved(commit.seq, commit.at, one.last, change.row, ended.get(change.task))
-            )
+            before, after = one.last, change.row
+            # A commit may also renew the lease that it then ends: only the end is the log row's.
+            ends = before is not None and before.state == RUNNING
+            ends = ends and (after is None or after.state != RUNNING)
+            log = ended.get(change.task) if ends else None
+            one.moves.append(Moved(commit.seq, commit.at, before, after, log))
         for row in commit.ended:
             life(row.task).ended.append((commit, row))
         for effect in commit.effects:
