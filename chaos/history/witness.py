@@ -158,9 +158,10 @@ class Witness:
 
         Transactions that touched no watched row give no Commit, and take no `seq`.
 
-        Raises psycopg.OperationalError if the connection is lost: call `reconnect` and drain
-        again, nothing is lost or doubled. Raises WitnessError for a change that the history has no
-        word for; the witness is of no use afterwards.
+        Raises psycopg.OperationalError if the connection is lost (or if the session before it
+        still holds the slot): call `reconnect` and drain again, nothing is lost or doubled. Raises
+        WitnessError for a change that the history has no word for; the witness is of no use
+        afterwards.
         """
         session = self._session
         if session is None:
@@ -243,7 +244,11 @@ class Witness:
 
     def _connect(self) -> psycopg.Connection[TupleRow]:
         session = psycopg.connect(self._dsn, autocommit=True)
-        session.execute(_SESSION)
+        try:
+            session.execute(_SESSION)
+        except BaseException:
+            session.close()
+            raise
         return session
 
     def _check_server(self, session: psycopg.Connection[TupleRow]) -> None:
