@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
+from pathlib import Path
 from uuid import uuid4
 
 import psycopg
@@ -10,7 +12,9 @@ import pytest
 from psycopg import Connection
 
 import scheduler
+from chaos.cluster import ClusterError
 from chaos.cluster.postgres import Postgres, postgres
+from chaos.cluster.toxiproxy import find_server
 from tests.clock import Clock
 
 TEMPLATE = "scheduler_template"
@@ -21,6 +25,18 @@ def server() -> Iterator[Postgres]:
     """A PostgreSQL server of this test process's own."""
     with postgres() as running:
         yield running
+
+
+@pytest.fixture(scope="session")
+def real_toxiproxy() -> Path:
+    """The Toxiproxy program. Where it cannot be had the test is skipped, and says how to get it;
+    with `toxiproxy` in LEASEPROOF_REQUIRE it fails instead."""
+    try:
+        return find_server()
+    except ClusterError as error:
+        if "toxiproxy" in os.environ.get("LEASEPROOF_REQUIRE", "").split(","):
+            raise
+        pytest.skip(str(error))
 
 
 @pytest.fixture(scope="session")

@@ -6,8 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from chaos.cluster import ClusterError
-from chaos.cluster.toxiproxy import find_server
 from chaos.history.events import History
 from chaos.invariants.judge import judge, overall
 from chaos.runner import run
@@ -44,11 +42,8 @@ def test_workers_killed_and_stopped_mid_run_take_effect_exactly_once(tmp_path: P
     assert history.about["crashes"] == []
 
 
+@pytest.mark.usefixtures("real_toxiproxy")
 def test_a_worker_cut_off_for_longer_than_its_lease_changes_nothing_late(tmp_path: Path) -> None:
-    try:
-        find_server()
-    except ClusterError as error:
-        pytest.skip(str(error))
     history = play(small("black-holed-worker", 0.5), tmp_path)
     assert overall(history, judge(history)) == "pass", sentences(history)
     assert history.about["crashes"] == []
