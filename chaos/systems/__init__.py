@@ -13,9 +13,9 @@ class UnknownSystemError(Exception):
 
 def system(name: str) -> System:
     """The system of this name: `leaseproof`, or `leaseproof:<mutant>`."""
-    base, _, mutant = name.partition(":")
-    if base == "leaseproof" and not mutant:
+    if name == "leaseproof":
         return Leaseproof()
+    base, _, mutant = name.partition(":")
     if base == "leaseproof" and mutant in MUTANTS:
         return Leaseproof(MUTANTS[mutant])
     known = ", ".join(["leaseproof", *(f"leaseproof:{known}" for known in MUTANTS)])

@@ -1,0 +1,141 @@
+"""The command line `chaos`: exit codes, what it writes, and one sentence for each mistake."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import psutil
+import pytest
+from typer.testing import CliRunner, Result
+
+from chaos.cli import app
+from chaos.history.store import load, save
+from chaos.scenario import load_scenario
+from tests.waiting import wait_for
+
+SCENARIO = """\
+name: tiny
+about: Two workers and one kill.
+load_seconds: 2
+workers: {count: 2, slots: 2, lease: 0.5, poll: 0.05, reclaim_every: 0.1}
+tasks:
+  - {behaviour: slow, count: 12, seconds: 0.3}
+faults:
+  - {kind: kill, count: 1}
+invariants: [no-lost-task, reclaimed-in-time, progress]
+bounds: {reclaim: 2, progress: 20}
+"""
+
+
+def chaos(*arguments: object) -> Result:
+    """Run the command line in this process."""
+    return CliRunner().invoke(app, [str(argument) for argument in arguments])
+
+
+def error(result: Result) -> str:
+    """The one sentence on stderr, unwrapped."""
+    text = " ".join(result.stderr.split())
+    assert "Traceback" not in text
+    return text
+
+
+@pytest.mark.slow
+def test_a_run_is_judged_kept_and_can_be_judged_again(tmp_path: Path) -> None:
+    file = tmp_path / "tiny.yaml"
+    file.write_text(SCENARIO)
+    ran = chaos("run", file, "--reports", tmp_path / "reports", "--seed", 5, "--json")
+    told = json.loads(ran.stdout)
+    assert (ran.exit_code, told["outcome"]) == (0, "pass"), ran.stdout
+    assert told["about"]["seed"] == 5
+    directory = Path(told["run"])
+    assert load_scenario(directory / "scenario.yaml") == load_scenario(file)
+    assert json.loads((directory / "verdicts.json").read_text()) == told
+    assert {path.name for path in directory.iterdir()} == {
+        *("history.jsonl.gz", "journals", "scenario.yaml", "verdicts.json", "workers"),
+    }
+
+    again = chaos("check", directory, "--json")
+    assert (again.exit_code, json.loads(again.stdout)["verdicts"]) == (0, told["verdicts"])
+
+    history = load(directory / "history.jsonl.gz")
+    worse = tmp_path / "worse.jsonl"
+    save(replace(history, commits=history.commits[:-1]), worse)
+    red = chaos("check", worse)
+    assert red.exit_code == 1
+    assert "conserved" in red.stdout
+
+    unbitten = tmp_path / "unbitten.jsonl"
+    faults = tuple(fault for fault in history.faults if fault.action != "bite")
+    save(replace(history, faults=faults), unbitten)
+    yellow = chaos("check", unbitten)
+    assert yellow.exit_code == 3
+    assert "fault kill never bit" in yellow.stdout
+
+
+def test_a_scenario_with_a_mistake_is_a_usage_error_that_says_where(tmp_path: Path) -> None:
+    file = tmp_path / "tiny.yaml"
+    file.write_text(SCENARIO.replace("count: 12", "count: many"))
+    result = chaos("run", file, "--reports", tmp_path)
+    assert result.exit_code == 2
+    assert "line 6: tasks.1.count" in error(result)
+    assert list(tmp_path.iterdir()) == [file]
+
+
+def test_an_unknown_system_is_a_usage_error_that_lists_the_known_ones(tmp_path: Path) -> None:
+    file = tmp_path / "tiny.yaml"
+    file.write_text(SCENARIO)
+    result = chaos("run", file, "--system", "leaseproof:no-such-bug", "--reports", tmp_path)
+    assert result.exit_code == 2
+    assert "leaseproof:claim-without-lock" in error(result)
+
+
+def test_a_server_that_cannot_be_had_is_the_harness_breaking(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "tiny.yaml"
+    file.write_text(SCENARIO)
+    monkeypatch.setenv("LEASEPROOF_POSTGRES", "9")
+    result = chaos("run", file, "--reports", tmp_path / "reports")
+    assert result.exit_code == 4
+    assert "PostgreSQL 9 is not supported" in error(result)
+
+
+@pytest.mark.parametrize("content", [None, "", "{}", '["something-else",1]\n'])
+def test_checking_what_is_no_history_is_a_usage_error(tmp_path: Path, content: str | None) -> None:
+    path = tmp_path / "history.jsonl"
+    if content is not None:
+        path.write_text(content)
+    result = chaos("check", path)
+    assert result.exit_code == 2
+    assert str(path) in error(result).replace(" ", "")
+
+
+@pytest.mark.slow
+def test_an_interrupt_ends_every_process_of_the_run(tmp_path: Path) -> None:
+    file = tmp_path / "tiny.yaml"
+    file.write_text(SCENARIO.replace("load_seconds: 2", "load_seconds: 600"))
+    with subprocess.Popen(
+        [sys.executable, "-m", "chaos", "run", file, "--reports", tmp_path / "reports"],
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    ) as process:
+        harness = psutil.Process(process.pid)
+        wait_for(
+            lambda: len(list((tmp_path / "reports").glob("*/journals/w*.journal"))) == 2,
+            "the fleet",
+        )
+        children = harness.children(recursive=True)
+        assert len(children) > 4  # a server and its helpers, the fork server, two workers
+        os.killpg(process.pid, signal.SIGINT)
+        _, stderr = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert "interrupted" in stderr
+    assert "Traceback" not in stderr
+    wait_for(lambda: not any(child.is_running() for child in children), "every child to end")
