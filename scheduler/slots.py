@@ -15,12 +15,13 @@ from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
-from queue import SimpleQueue
+from queue import Empty, SimpleQueue
 from threading import Thread
 from typing import Any, Literal
 
 import psycopg
 from psycopg import Connection
+from psycopg.errors import PipelineAborted
 
 from scheduler.errors import PayloadError
 from scheduler.finish import LONGEST_ERROR, complete_in_transaction
@@ -86,8 +87,14 @@ class Slots:
         self._ready.put(attempt)
 
     def drain(self) -> None:
-        """Start nothing any more: what waits is reported as released, then the threads end."""
+        """Start nothing any more: what waits is reported as released, and free threads end."""
         self._draining = True
+        # Here, not when a thread is free: that may be never, and the attempts would count.
+        with suppress(Empty):
+            while True:
+                attempt = self._ready.get_nowait()
+                if attempt is not None:
+                    self._report(attempt, Outcome("released"))
         for _ in self._threads:
             self._ready.put(None)
 
@@ -181,8 +188,13 @@ class Slots:
                 with connection.pipeline():
                     complete_in_transaction(connection, attempt.lease)
                     transaction.__exit__(None, None, None)
-            except psycopg.Error:
+            except psycopg.Error as error:
                 connection.close()
+                # The completion's error and then the COMMIT's "aborted" come out of the pipeline as
+                # either, depending on when they arrived.
+                cause = error.__context__
+                if isinstance(error, PipelineAborted) and isinstance(cause, psycopg.Error):
+                    raise cause from None
                 raise
 
     def _ended_by(self, attempt: Attempt, error: BaseException) -> Outcome:

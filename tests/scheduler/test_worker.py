@@ -1,0 +1,758 @@
+"""The worker: runs what is due once, keeps its leases, drains, comes back after every outage."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import logging
+import os
+import signal
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+from datetime import timedelta
+from threading import Event
+from typing import Any
+
+import psycopg
+import pytest
+from psycopg import Connection
+
+from chaos.cluster.ports import Reservation
+from chaos.cluster.postgres import Postgres, postgres
+from scheduler import (
+    Attempt,
+    DatabaseUnreachableError,
+    Registry,
+    RetryPolicy,
+    Snooze,
+    UnknownKindError,
+    cancel,
+    enqueue,
+    enqueue_many,
+    migrate,
+)
+from scheduler.dispatch import claim
+from scheduler.lease import Lease, reclaim
+from scheduler.tasks import runs
+from tests.clock import Clock
+from tests.scheduler.working import (
+    LEASE,
+    MICROSECOND,
+    SHORT,
+    ignore,
+    kind,
+    outcomes,
+    process,
+    put,
+    running,
+    statuses,
+    take_one,
+    task,
+    worker,
+)
+from tests.waiting import wait_for
+
+QUICK_RETRY = RetryPolicy(max_attempts=3, base=timedelta(milliseconds=1))
+SESSIONS = (
+    "from pg_stat_activity where datname = current_database() and pid <> pg_backend_pid()"
+    " and application_name like 'scheduler %'"
+)
+
+Seen = list[tuple[str, Lease, str]]
+
+
+def over(db: Connection, number: int, status: str = "completed") -> None:
+    """Wait until the task has this status."""
+    wait_for(lambda: task(db, number).status == status, f"task {number} to be {status}")
+
+
+def watch(seen: Seen) -> Any:
+    """An `observe` that keeps what it is told."""
+    return lambda what, lease, detail: seen.append((what, lease, detail))
+
+
+def steal(db: Connection, number: int) -> None:
+    """Let the lease of a running task expire and be reclaimed, in one transaction."""
+    with db.transaction():
+        db.execute(
+            "update scheduler.tasks set lease_expires_at = now() - interval '1 s' where id = %s",
+            [number],
+        )
+        assert [taken.lease.task for taken in reclaim(db, 10)] == [number]
+
+
+@pytest.fixture
+def effects(db: Connection) -> Connection:
+    """The test's database with a table for effects."""
+    db.execute("create table effects (task bigint, token bigint)")
+    return db
+
+
+def effect(connection: Connection, attempt: Attempt) -> None:
+    """What a transactional handler does."""
+    connection.execute("insert into effects values (%s, %s)", [attempt.task, attempt.token])
+
+
+# Handlers of each style.
+
+
+def test_plain_handlers_run_with_their_payload(db: Connection, dsn: str) -> None:
+    registry, ran = Registry(), list[tuple[int, int, int]]()
+
+    @registry.kind("work", int)
+    def work(attempt: Attempt, payload: int) -> None:
+        ran.append((attempt.task, attempt.number, payload))
+
+    number = enqueue(db, work, 7)
+    with running(worker(registry, dsn)):
+        over(db, number)
+    assert ran == [(number, 1, 7)]
+    assert outcomes(db, number) == ["completed"]
+
+
+def test_async_handlers_run_at_the_same_time(db: Connection, dsn: str) -> None:
+    registry, here = Registry(), asyncio.Event()
+
+    @registry.kind("work", bool)
+    async def work(attempt: Attempt, first: bool) -> None:
+        if first:
+            await here.wait()
+        else:
+            here.set()
+
+    numbers = enqueue_many(db, work, [True, False])
+    with running(worker(registry, dsn)):
+        for number in numbers:
+            over(db, number)
+
+
+def test_a_transactional_handlers_writes_commit_with_the_completion(
+    effects: Connection, dsn: str
+) -> None:
+    registry = Registry()
+
+    @registry.transactional("work", int)
+    def work(attempt: Attempt, payload: int, connection: Connection) -> None:
+        effect(connection, attempt)
+        with psycopg.connect(dsn) as other:
+            mine = other.execute("select 1 from effects where task = %s", [attempt.task])
+            assert mine.fetchall() == []
+            assert task(other, attempt.task).status == "running"
+
+    numbers = enqueue_many(effects, work, range(5))
+    with running(worker(registry, dsn)):
+        for number in numbers:
+            over(effects, number)
+    assert effects.execute("select task, token from effects order by task").fetchall() == [
+        (number, 1) for number in numbers
+    ]
+
+
+def test_a_transactional_handlers_writes_roll_back_when_it_raises(
+    effects: Connection, dsn: str
+) -> None:
+    registry = Registry()
+
+    @registry.transactional("work", int, retry=QUICK_RETRY)
+    def work(attempt: Attempt, payload: int, connection: Connection) -> None:
+        effect(connection, attempt)
+        if attempt.number == 1:
+            raise ValueError("not this time")
+        if attempt.number == 2:
+            connection.execute("select 1 / 0")
+
+    number = enqueue(effects, work, 1)
+    with running(worker(registry, dsn)):
+        over(effects, number)
+    assert effects.execute("select token from effects").fetchall() == [(3,)]
+    assert [run.outcome for run in runs(effects, number)] == ["failed", "failed", "completed"]
+
+
+def test_a_transactional_handler_cannot_commit_by_itself(effects: Connection, dsn: str) -> None:
+    registry = Registry()
+
+    @registry.transactional("work", int, retry=RetryPolicy(max_attempts=1))
+    def work(attempt: Attempt, payload: int, connection: Connection) -> None:
+        effect(connection, attempt)
+        connection.commit()
+
+    number = enqueue(effects, work, 1)
+    with running(worker(registry, dsn)):
+        over(effects, number, "dead")
+    assert effects.execute("select from effects").fetchall() == []
+
+
+def test_a_snooze_gives_the_attempt_back(db: Connection, dsn: str) -> None:
+    registry = Registry()
+
+    @registry.kind("work", int, retry=RetryPolicy(max_attempts=1))
+    async def work(attempt: Attempt, payload: int) -> None:
+        if attempt.token < 3:
+            raise Snooze(timedelta(0))
+
+    number = enqueue(db, work, 1)
+    with running(worker(registry, dsn)):
+        over(db, number)
+    assert outcomes(db, number) == ["snoozed", "snoozed", "completed"]
+    assert task(db, number).attempts == 1
+
+
+@pytest.mark.parametrize("wait", [-MICROSECOND, timedelta(days=366)])
+def test_a_snooze_that_cannot_be_meant_is_refused(wait: timedelta) -> None:
+    with pytest.raises(ValueError, match="from 0 to 365 days"):
+        Snooze(wait)
+
+
+def test_a_failing_task_is_dead_at_its_cap_with_its_last_error(db: Connection, dsn: str) -> None:
+    registry = Registry()
+
+    @registry.kind("work", int, retry=QUICK_RETRY)
+    def work(attempt: Attempt, payload: int) -> None:
+        raise ValueError(f"no {attempt.number}")
+
+    number = enqueue(db, work, 7)
+    with running(worker(registry, dsn)):
+        over(db, number, "dead")
+    found = task(db, number)
+    assert (found.attempts, found.payload) == (3, 7)
+    assert found.last_error is not None
+    assert found.last_error.startswith("ValueError: no 3\n")
+    assert "test_worker.py" in found.last_error
+
+
+def test_a_failing_task_does_not_retry_at_once(db: Connection, dsn: str, clock: Clock) -> None:
+    registry, ran = Registry(), list[int]()
+
+    @registry.kind("work", int)
+    def work(attempt: Attempt, payload: int) -> None:
+        ran.append(payload)
+        if payload == 1:
+            raise ValueError("no")
+
+    failing = enqueue(db, work, 1)
+    with running(worker(registry, dsn)):
+        wait_for(lambda: outcomes(db, failing), "the failure")
+        for payload in (2, 3):  # the worker goes on claiming
+            over(db, enqueue(db, work, payload))
+        assert ran == [1, 2, 3]
+        wait = work.retry.delay(1, failing, 1)
+        assert task(db, failing).next_run_at == clock.now + wait
+        clock.advance(wait)
+        wait_for(lambda: len(outcomes(db, failing)) == 2, "the retry")
+
+
+def test_an_async_function_behind_a_plain_one_is_not_taken_for_done(
+    effects: Connection, dsn: str
+) -> None:
+    registry = Registry()
+
+    async def work(attempt: Attempt, payload: int, *connection: Connection) -> None:
+        raise AssertionError("nobody awaits this")
+
+    @functools.wraps(work)
+    def hidden(*arguments: Any) -> Any:
+        return work(*arguments)
+
+    del hidden.__wrapped__
+    once = RetryPolicy(max_attempts=1)
+    plain = registry.kind("plain", int, retry=once)(hidden)
+    transactional = registry.transactional("transactional", int, retry=once)(hidden)
+    with running(worker(registry, dsn)):
+        for made in (plain, transactional):
+            number = enqueue(effects, made, 1)
+            over(effects, number, "dead")
+            assert "returned an awaitable" in (task(effects, number).last_error or "")
+
+
+def test_a_worker_leaves_a_kind_that_it_does_not_know(db: Connection, dsn: str) -> None:
+    registry = Registry()
+    known = registry.kind("known", int)(ignore)
+    (unknown,) = put(db, of=kind("unknown"))
+    with running(worker(registry, dsn)):
+        over(db, enqueue(db, known, 1))
+        over(db, enqueue(db, known, 2))
+    assert (task(db, unknown).status, task(db, unknown).attempts) == ("pending", 0)
+    with pytest.raises(UnknownKindError, match="no kind 'unknown' is registered; known kinds: kno"):
+        registry["unknown"]
+
+
+# Several workers.
+
+
+def test_two_workers_run_each_task_exactly_once(db: Connection, dsn: str) -> None:
+    registry, ran = Registry(), list[int]()
+
+    @registry.kind("work", int)
+    def work(attempt: Attempt, payload: int) -> None:
+        ran.append(attempt.task)
+
+    with running(*(worker(registry, dsn, name=name, prefetch=4) for name in ("one", "two"))):
+        numbers = enqueue_many(db, work, range(300))
+        wait_for(lambda: statuses(db) == {"completed": 300}, "all to be completed")
+    assert Counter(ran) == Counter(numbers)
+    owners = db.execute(
+        "select split_part(lease_owner, '/', 1), count(*) from scheduler.run_log"
+        " where outcome = 'completed' group by 1"
+    ).fetchall()
+    assert sum(count for _, count in owners) == 300
+    assert {name for name, _ in owners} == {"one", "two"}
+
+
+def test_a_lease_left_behind_is_taken_over_and_its_owner_logged(
+    db: Connection, dsn: str, clock: Clock, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "scheduler")
+    registry, ran, seen = Registry(), list[int](), Seen()
+
+    @registry.kind("work", int)
+    def work(attempt: Attempt, payload: int) -> None:
+        ran.append(attempt.number)
+
+    number = enqueue(db, work, 1)
+    left = take_one(db, "crashed")
+    with running(worker(registry, dsn, name="next", observe=watch(seen))):
+        over(db, enqueue(db, work, 2))  # while the lease lasts, the worker does everything else
+        assert task(db, number).lease_owner == left.owner
+        clock.advance(LEASE + MICROSECOND)
+        over(db, number)
+    assert ran == [1, 2]
+    assert ("reclaimed", left.lease, "pending") in seen
+    assert (
+        f"reclaimed task={number} kind=work by=next previous_owner={left.owner} token=1 now=pending"
+        in caplog.messages
+    )
+    first, second = runs(db, number)
+    assert (first.outcome, first.lease_owner) == ("reclaimed", left.owner)
+    assert second.outcome == "completed"
+    assert second.lease_owner.startswith("next/")
+
+
+KILLED = """
+import os, sys, time
+from datetime import timedelta
+from scheduler import Registry, Worker
+
+dsn, how = sys.argv[1:]
+registry = Registry()
+
+@registry.kind("work", int, lease=timedelta(seconds=0.5))
+def work(attempt, payload):
+    if how == "exits":
+        os._exit(9)
+    print("running", flush=True)
+    time.sleep(60)
+
+quick = timedelta(milliseconds=20)
+Worker(registry, dsn, poll=quick, reclaim_every=quick).run()
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("how", ["exits", "killed"])
+def test_a_task_that_kills_its_worker_every_time_is_dead_lettered(
+    db: Connection, dsn: str, how: str
+) -> None:
+    registry = Registry()
+    work = registry.kind("work", int, lease=SHORT, retry=RetryPolicy(max_attempts=2))(ignore)
+    number = enqueue(db, work, 7)
+    for _ in range(2):
+        with process(KILLED, dsn, how) as child:
+            if how == "killed":
+                assert child.stdout is not None
+                assert child.stdout.readline() == "running\n"
+                os.kill(child.pid, signal.SIGKILL)
+            assert child.wait(30) == (9 if how == "exits" else -signal.SIGKILL)
+    with running(worker(registry, dsn)):
+        over(db, number, "dead")
+    found = task(db, number)
+    assert (found.attempts, found.payload) == (2, 7)
+    assert found.last_error is not None
+    assert "did not finish attempt 2 in time" in found.last_error
+    assert outcomes(db, number) == ["reclaimed", "reclaimed"]
+
+
+# Leases while handlers run.
+
+
+@pytest.mark.parametrize("style", ["plain", "async"])
+def test_a_task_that_runs_for_several_leases_keeps_its_attempt(
+    db: Connection, dsn: str, style: str
+) -> None:
+    registry, done = Registry(), Event()
+
+    def plain(attempt: Attempt, payload: int) -> None:
+        assert done.wait(30)
+
+    async def asynchronous(attempt: Attempt, payload: int) -> None:
+        while not done.is_set():
+            await asyncio.sleep(0.01)
+
+    work = registry.kind("work", int, lease=SHORT)(plain if style == "plain" else asynchronous)
+    number = enqueue(db, work, 1)
+    passed = (
+        "select clock_timestamp() > claimed_at + interval '1.6 s' from scheduler.tasks"
+        " where id = %s and status = 'running' and attempts = 1"
+    )
+    with running(worker(registry, dsn), worker(registry, dsn)):
+        wait_for(lambda: db.execute(passed, [number]).fetchone() == (True,), "three leases")
+        done.set()
+        over(db, number)
+    assert outcomes(db, number) == ["completed"]
+
+
+def test_a_plain_handler_sees_that_its_lease_is_lost_and_its_result_is_refused(
+    db: Connection, dsn: str
+) -> None:
+    registry, seen, lost = Registry(), Seen(), Event()
+
+    @registry.kind("work", int, lease=SHORT)
+    def work(attempt: Attempt, payload: int) -> None:
+        if attempt.number == 1:
+            wait_for(lambda: attempt.lost, "the lease to be lost")
+            lost.set()
+        else:
+            assert lost.wait(30)
+
+    number = enqueue(db, work, 1)
+    with running(worker(registry, dsn, observe=watch(seen))):
+        wait_for(lambda: any(what == "started" for what, _, _ in seen), "the start")
+        zombie = seen[0][1]
+        steal(db, number)
+        over(db, number)
+        wait_for(lambda: ("refused", zombie, "completed") in seen, "the refusal")
+    assert outcomes(db, number) == ["reclaimed", "completed"]
+    assert Counter(what for what, lease, _ in seen if lease == zombie)["lease-lost"] == 1
+    assert task(db, number).lease_token == 2
+
+
+def test_a_zombie_and_its_successor_that_end_together_are_told_apart(
+    db: Connection, dsn: str
+) -> None:
+    """Both in one worker: the batch writes the task for one of them, and refuses the other."""
+    registry, seen, both = Registry(), Seen(), Event()
+
+    @registry.kind("work", int)
+    def work(attempt: Attempt, payload: int) -> None:
+        if attempt.number == 2:
+            both.set()
+        assert both.wait(30)
+
+    number = enqueue(db, work, 1)
+    with running(worker(registry, dsn, observe=watch(seen))):
+        wait_for(lambda: any(what == "started" for what, _, _ in seen), "the start")
+        zombie = seen[0][1]
+        steal(db, number)
+        over(db, number)
+        wait_for(lambda: ("refused", zombie, "completed") in seen, "the refusal")
+    assert {lease for what, lease, _ in seen if what == "refused"} == {zombie}
+    assert outcomes(db, number) == ["reclaimed", "completed"]
+
+
+@pytest.mark.parametrize("how", ["reclaimed", "cancelled"])
+def test_an_async_handler_is_cancelled_when_its_lease_is_lost(
+    db: Connection, dsn: str, how: str
+) -> None:
+    registry, started, cancelled = Registry(), Event(), Event()
+
+    @registry.kind("work", int, lease=SHORT)
+    async def work(attempt: Attempt, payload: int) -> None:
+        if attempt.number == 1:
+            started.set()
+            try:
+                await asyncio.sleep(60)
+            except asyncio.CancelledError:
+                assert attempt.lost
+                cancelled.set()
+                raise
+
+    number = enqueue(db, work, 1)
+    with running(worker(registry, dsn)):
+        assert started.wait(30)
+        if how == "cancelled":
+            assert cancel(db, [number]) == {number: "running"}
+        else:
+            steal(db, number)
+        assert cancelled.wait(30)
+        over(db, number, "cancelled" if how == "cancelled" else "completed")
+    assert outcomes(db, number) == ["cancelled"] if how == "cancelled" else [how, "completed"]
+
+
+def test_a_transactional_handler_is_interrupted_when_its_lease_is_lost(
+    effects: Connection, dsn: str
+) -> None:
+    registry, started, interrupted = Registry(), Event(), Event()
+
+    @registry.transactional("work", int, lease=SHORT)
+    def work(attempt: Attempt, payload: int, connection: Connection) -> None:
+        effect(connection, attempt)
+        if attempt.number == 1:
+            started.set()
+            try:
+                connection.execute("select pg_sleep(60)")
+            except psycopg.OperationalError:
+                interrupted.set()
+                raise
+
+    number = enqueue(effects, work, 1)
+    with running(worker(registry, dsn)):
+        assert started.wait(30)
+        steal(effects, number)
+        assert interrupted.wait(30)
+        over(effects, number)
+    assert effects.execute("select token from effects").fetchall() == [(2,)]
+    assert outcomes(effects, number) == ["reclaimed", "completed"]
+
+
+def test_a_transactional_completion_is_refused_with_its_effect_once_the_lease_is_lost(
+    effects: Connection, dsn: str
+) -> None:
+    registry, seen = Registry(), Seen()
+
+    @registry.transactional("work", int)
+    def work(attempt: Attempt, payload: int, connection: Connection) -> None:
+        effect(connection, attempt)
+        if payload:  # on a session of its own, as anybody might
+            assert cancel(effects, [attempt.task]) == {attempt.task: "running"}
+
+    *refused, fine = enqueue_many(effects, work, [1] * 40 + [0])
+    with running(worker(registry, dsn, observe=watch(seen))):
+        for number in refused:
+            over(effects, number, "cancelled")
+        over(effects, fine)
+    assert effects.execute("select task from effects").fetchall() == [(fine,)]
+    # By the completion itself and at once, whichever of its and the COMMIT's error came out first.
+    said = [(lease.task, detail) for what, lease, detail in seen if what == "refused"]
+    assert sorted(said) == [(number, "complete") for number in refused]
+    assert [outcomes(effects, number) for number in refused] == [["cancelled"]] * 40
+
+
+# Shutdown.
+
+
+def test_a_stopped_worker_ends_what_runs_and_releases_what_waits(db: Connection, dsn: str) -> None:
+    registry, started, done = Registry(), Event(), Event()
+
+    @registry.kind("work", int)
+    def work(attempt: Attempt, payload: int) -> None:
+        started.set()
+        assert done.wait(30)
+
+    first, *waiting = enqueue_many(db, work, range(4))
+    stopped = worker(registry, dsn, slots=1, prefetch=2)
+    with running(stopped):
+        assert started.wait(30)
+        wait_for(lambda: statuses(db) == {"running": 3, "pending": 1}, "the prefetch")
+        stopped.stop()
+        # At once, not when the slot is free: a handler that never ends would keep what waits.
+        wait_for(lambda: statuses(db) == {"running": 1, "pending": 3}, "the release")
+        done.set()
+    assert statuses(db) == {"completed": 1, "pending": 3}
+    assert task(db, first).status == "completed"
+    assert [task(db, number).attempts for number in waiting] == [0, 0, 0]
+    assert outcomes(db, waiting[0]) == ["released"]
+
+
+def test_an_async_handler_is_interrupted_after_the_grace_and_fails(
+    db: Connection, dsn: str
+) -> None:
+    registry, seen, started = Registry(), list[str](), Event()
+
+    @registry.kind("work", int)
+    async def work(attempt: Attempt, payload: int) -> None:
+        started.set()
+        try:
+            await asyncio.sleep(60)
+        finally:
+            await asyncio.sleep(0.1)
+            seen.append("cleaned up")
+
+    number = enqueue(db, work, 1)
+    stopped = worker(
+        registry,
+        dsn,
+        grace=timedelta(milliseconds=100),
+        # Longer than the grace: the end of the grace must be seen nevertheless.
+        poll=timedelta(hours=1),
+        reclaim_every=timedelta(hours=1),
+        observe=lambda what, lease, detail: seen.append(what),
+    )
+    with running(stopped):
+        assert started.wait(30)
+        stopped.stop()
+    found = task(db, number)
+    assert (found.status, found.attempts) == ("pending", 1)
+    assert found.last_error is not None
+    assert found.last_error.startswith("interrupted: the worker shut down")
+    assert outcomes(db, number) == ["failed"]
+    # While it cleans up the attempt is not over: nobody else may begin the next one yet.
+    assert seen == ["claimed", "started", "cleaned up", "finished"]
+
+
+def test_a_plain_handler_that_does_not_end_is_left_to_its_lease(
+    db: Connection, dsn: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("scheduler.worker.AFTER_GRACE", 0.1)
+    registry, started, done = Registry(), Event(), Event()
+
+    @registry.kind("work", int)
+    def work(attempt: Attempt, payload: int) -> None:
+        started.set()
+        assert done.wait(60)
+
+    number = enqueue(db, work, 1)
+    stopped = worker(registry, dsn, name="hasty", grace=timedelta(0))
+    try:
+        with running(stopped):
+            assert started.wait(30)
+            stopped.stop()
+        assert f"worker hasty abandons task {number} to its lease" in caplog.messages
+        assert task(db, number).status == "running"
+    finally:
+        done.set()
+
+
+def test_a_worker_that_is_stopped_before_it_runs_claims_nothing(db: Connection, dsn: str) -> None:
+    registry = Registry()
+    number = enqueue(db, registry.kind("work", int)(ignore), 1)
+    stopped = worker(registry, dsn)
+    stopped.stop()
+    stopped.run()
+    assert task(db, number).status == "pending"
+    wait_for(lambda: not db.execute(f"select 1 {SESSIONS}".encode()).fetchone(), "no session")
+
+
+# Outages.
+
+
+def test_a_worker_comes_back_after_its_sessions_were_terminated(
+    effects: Connection, dsn: str
+) -> None:
+    db = effects
+    registry, started, done = Registry(), Event(), Event()
+
+    @registry.kind("work", int, lease=timedelta(seconds=5))
+    def work(attempt: Attempt, payload: int) -> None:
+        started.set()
+        assert done.wait(30)
+
+    @registry.transactional("both", int)
+    def both(attempt: Attempt, payload: int, connection: Connection) -> None:
+        effect(connection, attempt)
+
+    running_one = enqueue(db, work, 1)
+    with running(worker(registry, dsn)):
+        over(db, enqueue(db, both, 1))
+        assert started.wait(30)
+        # The dispatcher's, the keeper's, and one slot's.
+        killed = db.execute(f"select pg_terminate_backend(pid) {SESSIONS}".encode()).fetchall()
+        assert len(killed) >= 3
+        done.set()
+        over(db, running_one)
+        over(db, enqueue(db, both, 2))
+    assert outcomes(db, running_one) == ["completed"]
+
+
+@pytest.fixture
+def own_server() -> Iterator[Postgres]:
+    """A cluster that the test may stop, with the schema in database `postgres`."""
+    with postgres() as server:
+        migrate(server.dsn())
+        yield server
+
+
+@pytest.mark.slow
+def test_a_worker_comes_back_after_a_restart_of_the_server(own_server: Postgres) -> None:
+    registry, started, done = Registry(), Event(), Event()
+
+    @registry.kind("work", int)
+    def work(attempt: Attempt, payload: int) -> None:
+        started.set()
+        assert done.wait(30)
+
+    with running(worker(registry, own_server.dsn())):
+        with psycopg.connect(own_server.dsn(), autocommit=True) as db:
+            before = enqueue(db, work, 1)
+            assert started.wait(30)
+        own_server.restart()
+        done.set()
+        with psycopg.connect(own_server.dsn(), autocommit=True) as db:
+            after = enqueue(db, work, 2)
+            over(db, before)
+            over(db, after)
+            assert outcomes(db, before) == outcomes(db, after) == ["completed"]
+
+
+@pytest.mark.parametrize("after", ["nothing", "a broken session"])
+def test_the_rows_of_a_claim_whose_reply_was_lost_are_released_and_not_counted(
+    db: Connection, dsn: str, after: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lost: list[int] = []
+
+    def losing(
+        connection: Connection, owner: str, kinds: Mapping[str, timedelta], limit: int, sent: float
+    ) -> list[Attempt]:
+        attempts = claim(connection, owner, kinds, limit, sent)
+        if attempts and len(lost) < 4:
+            lost.extend(attempt.task for attempt in attempts)
+            if after == "a broken session":
+                db.execute(f"select pg_terminate_backend(pid) {SESSIONS}".encode())
+            raise psycopg.OperationalError("the reply was lost")
+        return attempts
+
+    monkeypatch.setattr("scheduler.worker.claim", losing)
+    monkeypatch.setattr("scheduler.worker.PAUSE", 0.05)
+    registry, ran = Registry(), list[int]()
+
+    @registry.kind("work", int, retry=RetryPolicy(max_attempts=1))
+    def work(attempt: Attempt, payload: int) -> None:
+        ran.append(attempt.task)
+
+    numbers = enqueue_many(db, work, range(2))
+    with running(worker(registry, dsn)):
+        for number in numbers:
+            over(db, number)
+    assert sorted(ran) == numbers
+    for number in numbers:
+        assert outcomes(db, number) == ["released", "released", "completed"]
+        assert (task(db, number).attempts, task(db, number).lease_token) == (1, 3)
+
+
+def test_an_unreachable_database_is_an_error_at_the_start() -> None:
+    registry = Registry()
+    registry.kind("work", int)(ignore)
+    with (
+        closing(Reservation()) as nobody,
+        pytest.raises(DatabaseUnreachableError, match="cannot connect to the database: "),
+    ):
+        worker(registry, f"host=127.0.0.1 port={nobody.port} user=postgres").run()
+
+
+def test_a_worker_gives_up_when_the_database_stays_away(db: Connection, dsn: str) -> None:
+    registry = Registry()
+    registry.kind("work", int)(ignore)
+    gone = worker(registry, dsn, give_up=timedelta(seconds=0.2))
+    with (
+        ThreadPoolExecutor(1) as pool,
+        psycopg.connect(dsn, dbname="postgres", autocommit=True) as elsewhere,
+    ):
+        run = pool.submit(gone.run)
+        wait_for(lambda: db.execute(f"select 1 {SESSIONS}".encode()).fetchone(), "its session")
+        elsewhere.execute(f"alter database {db.info.dbname} allow_connections false".encode())
+        db.execute(f"select pg_terminate_backend(pid) {SESSIONS}".encode())
+        with pytest.raises(DatabaseUnreachableError, match=r"has not answered for \d+ s"):
+            run.result(30)
+
+
+@pytest.mark.parametrize("settings", [{"slots": 0}, {"slots": 10_001}, {"prefetch": -1}])
+def test_settings_out_of_range_are_refused(settings: dict[str, int]) -> None:
+    registry = Registry()
+    registry.kind("work", int)(ignore)
+    with pytest.raises(ValueError, match="slots must be from 1"):
+        worker(registry, "", **settings)
+
+
+def test_a_worker_without_kinds_is_refused() -> None:
+    with pytest.raises(ValueError, match="the registry has no kinds"):
+        worker(Registry(), "")
