@@ -10,6 +10,7 @@ import psycopg
 from psycopg import Connection, IsolationLevel
 
 from scheduler.errors import SchemaError
+from scheduler.session import CONNECT_TIMEOUT_SECONDS
 from scheduler.statements import SQL
 
 MONTHS_AHEAD = 3
@@ -41,7 +42,7 @@ def migrate(dsn: str) -> list[str]:
     lets one do the work and shows the others that it is done. Raises SchemaError if the database is
     newer than this package.
     """
-    with psycopg.connect(dsn) as connection:
+    with psycopg.connect(dsn, connect_timeout=CONNECT_TIMEOUT_SECONDS) as connection:
         # Under another level the snapshot would be older than the lock, and not show what is done.
         connection.isolation_level = IsolationLevel.READ_COMMITTED
         connection.execute("select pg_advisory_xact_lock(hashtextextended('scheduler.migrate', 0))")

@@ -113,7 +113,7 @@ class Worker:
             ) from error
         try:
             check_schema(connection)
-        except SchemaError:
+        except (SchemaError, psycopg.Error):
             connection.close()
             raise
         keeper = Thread(target=self._keep, name="scheduler-keeper", daemon=True)
