@@ -5,7 +5,6 @@ Nothing is decided here: each command reads its arguments, calls the package and
 
 from __future__ import annotations
 
-import json
 import logging
 import os
 import signal
@@ -39,7 +38,7 @@ from scheduler.cli_shared import (
 from scheduler.client import FARTHEST, enqueue
 from scheduler.errors import PayloadError, ScheduleError, SchedulerError, UnknownKindError
 from scheduler.migrate import applied_version, migrate
-from scheduler.terminal import age, say, show, table
+from scheduler.terminal import age, raw_payload, say, show, table
 from scheduler.worker import Worker
 
 EXIT_CODES = (
@@ -233,13 +232,12 @@ def history(task: Id, database: Database = None, as_json: Json = False) -> None:
         found, runs = tasks.get(connection, task), tasks.runs(connection, task)
     if found is None:
         raise NotSoError(f"there is no task {task}")
-    fields = {**asdict(found), "payload": json.dumps(found.payload)}
     names = ["attempt", "token", "owner", "claimed", "finished", "outcome", "error"]
     rows = [astuple(run) for run in runs]
     show(
-        {"task": found, "runs": runs},
+        {"task": raw_payload(found), "runs": runs},
         as_json,
-        table(["task", ""], list(fields.items())),
+        table(["task", ""], list(asdict(found).items())),
         table(names, rows) if rows else "no attempt has finished",
     )
 

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Sequence
 from itertools import islice
 from typing import Annotated
 
 import typer
 from psycopg import Connection
-from pydantic_core import to_jsonable_python
 
 from scheduler import dead_letter
 from scheduler.cli_shared import (
@@ -20,7 +18,7 @@ from scheduler.cli_shared import (
     connected,
     refuse_others,
 )
-from scheduler.terminal import say, show, table
+from scheduler.terminal import json_text, raw_payload, say, show, table
 
 dead_letter_commands = typer.Typer(
     help="Look after tasks whose attempts are exhausted.", no_args_is_help=True
@@ -53,7 +51,8 @@ def list_letters(
         for it in shown
     ]
     names = ["task", "kind", "attempts", "died", "error"]
-    show({"dead_letters": shown}, as_json, table(names, rows))
+    document = {"dead_letters": [raw_payload(letter) for letter in shown]}
+    show(document, as_json, table(names, rows))
     if len(found) > limit:
         say(f"there are more than these {limit}: raise --limit, or export them all")
 
@@ -87,7 +86,7 @@ def export(kind: OnlyKind = None, database: Database = None) -> None:
     """Write dead letters to stdout as JSON lines, oldest first."""
     with connected(database) as connection:
         for letter in dead_letter.dead_letters(connection, kind):
-            typer.echo(json.dumps(to_jsonable_python(letter)))
+            typer.echo(json_text(raw_payload(letter)))
 
 
 def _settle(

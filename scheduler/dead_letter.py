@@ -16,11 +16,11 @@ PAGE = 500
 
 @dataclass(frozen=True, slots=True)
 class DeadLetter:
-    """A dead task; `finished_at` is when it died."""
+    """A dead task; `payload` is JSON text, `finished_at` when it died."""
 
     id: int
     kind: str
-    payload: object
+    payload: str
     attempts: int
     last_error: str
     enqueued_at: datetime

@@ -22,6 +22,7 @@ from typing import Any, Literal
 import psycopg
 from psycopg import Connection
 from psycopg.errors import PipelineAborted
+from psycopg.pq import TransactionStatus
 
 from scheduler.errors import PayloadError
 from scheduler.finish import LONGEST_ERROR, complete_in_transaction
@@ -173,10 +174,13 @@ class Slots:
         self, kind: Kind[Any], attempt: Attempt, payload: Any, connection: Connection
     ) -> None:
         with self._watchdog.interruptible(attempt, lambda: shut(connection)):
+            # What an earlier handler SET must not be this one's; the session's own settings stay.
+            connection.execute("reset all")
             transaction = connection.transaction()
             transaction.__enter__()
             try:
                 _refuse_awaitable(kind, kind.handler(attempt, payload, connection))
+                _refuse_own_commit(kind, connection)
             except BaseException:
                 transaction.__exit__(*sys.exc_info())
                 raise
@@ -219,6 +223,15 @@ def _refuse_awaitable(kind: Kind[Any], returned: object) -> None:
         raise TypeError(
             f"the handler of kind {kind.name!r} returned an awaitable that nobody awaits:"
             " register an `async def` function"
+        )
+
+
+def _refuse_own_commit(kind: Kind[Any], connection: Connection) -> None:
+    """psycopg refuses `commit()` here, but not the statement."""
+    if connection.info.transaction_status == TransactionStatus.IDLE:
+        raise RuntimeError(
+            f"the handler of kind {kind.name!r} ended its transaction by itself: what it wrote"
+            " is not tied to the task's completion and may happen again"
         )
 
 

@@ -14,11 +14,11 @@ from scheduler.statements import fetch, statement
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """A task as it stands."""
+    """A task as it stands; its payload as JSON text."""
 
     id: int
     kind: str
-    payload: object
+    payload: str
     status: str
     next_run_at: datetime
     attempts: int

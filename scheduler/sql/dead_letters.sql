@@ -1,5 +1,5 @@
 -- The dead letters, oldest first, a page at a time: those after (died_at, id) of the previous page.
-select id, kind, payload, attempts, last_error, enqueued_at, finished_at
+select id, kind, payload::text as payload, attempts, last_error, enqueued_at, finished_at
 from scheduler.tasks
 where status = 'dead'
   and (%(kind)s::text is null or kind = %(kind)s)

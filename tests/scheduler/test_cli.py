@@ -552,6 +552,22 @@ def test_export_writes_one_json_line_a_letter(on: Run, db: Connection) -> None:
     assert len(on("dead-letter", "export").out.splitlines()) == 3
 
 
+@pytest.mark.parametrize(
+    "payload", ["0.12345678901234567890", "[" * 3000 + "]" * 3000], ids=["precise", "deep"]
+)
+def test_a_payload_is_shown_as_it_is_stored(on: Run, db: Connection, payload: str) -> None:
+    [task] = dead(db)
+    db.execute("update scheduler.tasks set payload = %s::jsonb", [payload])
+    for command in (
+        ["dead-letter", "export"],
+        ["dead-letter", "list", "--json"],
+        ["history", str(task), "--json"],
+        ["history", str(task)],
+    ):
+        answer = on(*command)
+        assert (answer.code, payload in answer.out) == (0, True), command
+
+
 # worker
 
 

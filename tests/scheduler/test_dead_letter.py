@@ -32,7 +32,7 @@ def test_a_dead_letter_has_payload_and_last_error(db: Connection, clock: Clock) 
         fail(db, [take_one(db).lease], ["the reason"])
         clock.advance(timedelta(hours=1))
     (letter,) = dead_letters(db)
-    assert (letter.id, letter.kind, letter.payload) == (number, "work", 0)
+    assert (letter.id, letter.kind, letter.payload) == (number, "work", "0")
     assert (letter.attempts, letter.last_error, letter.finished_at) == (3, "the reason", died)
 
 
@@ -82,7 +82,7 @@ def test_a_discarded_task_keeps_payload_and_error_and_never_runs(
     (number,) = die(db, clock)
     assert discard(db, [number]) == [number]
     found = task(db, number)
-    assert (found.status, found.payload) == ("discarded", 0)
+    assert (found.status, found.payload) == ("discarded", "0")
     assert found.last_error == f"no {number}"
     assert take(db) == []
     assert list(dead_letters(db)) == []

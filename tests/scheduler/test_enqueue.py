@@ -28,7 +28,7 @@ ORDER = Registry().kind("order", Order)(ignore)
 def test_a_task_is_pending_and_due_now(db: Connection, clock: Clock) -> None:
     number = enqueue(db, WORK, {"a": 1})
     found = task(db, number)
-    assert (found.status, found.kind, found.payload) == ("pending", "work", {"a": 1})
+    assert (found.status, found.kind, found.payload) == ("pending", "work", '{"a": 1}')
     assert found.next_run_at == found.enqueued_at == clock.now
     assert (found.attempts, found.lease_token, found.max_attempts) == (0, 0, RETRY.max_attempts)
     stored = row(db, number)

@@ -55,7 +55,7 @@ def test_with_dead_letters_a_hopeless_task_waits_for_a_person(db: Connection, cl
         fail(db, [attempt.lease], ["never"])
         clock.advance(timedelta(hours=1))
     assert [(letter.payload, letter.last_error) for letter in dead_letters(db)] == [
-        ("hopeless", "never")
+        ('"hopeless"', "never")
     ]
     requeue(db, [attempt.task])
     (attempt,) = claim(db, new_owner("one"), KINDS, 1, 0.0)

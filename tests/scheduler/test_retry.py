@@ -132,7 +132,7 @@ def test_a_task_at_its_cap_is_dead_with_payload_and_last_error(
         assert status == ("dead" if attempts == RETRY.max_attempts else "pending")
         clock.advance(timedelta(hours=1))
     found = task(db, number)
-    assert (found.status, found.payload, found.last_error) == ("dead", 0, "no 3")
+    assert (found.status, found.payload, found.last_error) == ("dead", "0", "no 3")
     assert found.finished_at == clock.now - timedelta(hours=1)
     assert outcomes(db, number) == ["failed"] * 3
     assert take(db) == []

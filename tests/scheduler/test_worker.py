@@ -170,6 +170,45 @@ def test_a_transactional_handlers_writes_roll_back_when_it_raises(
     assert [run.outcome for run in runs(effects, number)] == ["failed", "failed", "completed"]
 
 
+def test_a_commit_that_a_transactional_handler_hid_in_sql_is_a_failure(
+    effects: Connection, dsn: str
+) -> None:
+    registry = Registry()
+
+    @registry.transactional("work", int, retry=RetryPolicy(max_attempts=1))
+    def work(attempt: Attempt, payload: int, connection: Connection) -> None:
+        connection.execute("commit")
+
+    number = enqueue(effects, work, 1)
+    with running(worker(registry, dsn)):
+        over(effects, number, "dead")
+    assert "ended its transaction by itself" in (task(effects, number).last_error or "")
+
+
+def test_what_a_transactional_handler_sets_is_gone_for_the_next(
+    effects: Connection, dsn: str
+) -> None:
+    registry, seen = Registry(), list[tuple[str, str]]()
+
+    @registry.transactional("work", int)
+    def work(attempt: Attempt, payload: int, connection: Connection) -> None:
+        names = ("work_mem", "idle_in_transaction_session_timeout")
+        [found] = connection.execute(
+            "select current_setting(%s), current_setting(%s)", names
+        ).fetchall()
+        seen.append(found)
+        for name in names:
+            connection.execute("select set_config(%s, '12345', false)", [name])
+
+    numbers = enqueue_many(effects, work, [1, 2])
+    with running(worker(registry, dsn, slots=1)):
+        for number in numbers:
+            over(effects, number)
+    first, second = seen
+    assert first == second
+    assert first[1] not in ("0", "12345")
+
+
 def test_a_transactional_handler_cannot_commit_by_itself(effects: Connection, dsn: str) -> None:
     registry = Registry()
 
@@ -216,7 +255,7 @@ def test_a_failing_task_is_dead_at_its_cap_with_its_last_error(db: Connection, d
     with running(worker(registry, dsn)):
         over(db, number, "dead")
     found = task(db, number)
-    assert (found.attempts, found.payload) == (3, 7)
+    assert (found.attempts, found.payload) == (3, "7")
     assert found.last_error is not None
     assert found.last_error.startswith("ValueError: no 3\n")
     assert "test_worker.py" in found.last_error
@@ -367,7 +406,7 @@ def test_a_task_that_kills_its_worker_every_time_is_dead_lettered(
     with running(worker(registry, dsn)):
         over(db, number, "dead")
     found = task(db, number)
-    assert (found.attempts, found.payload) == (2, 7)
+    assert (found.attempts, found.payload) == (2, "7")
     assert found.last_error is not None
     assert "did not finish attempt 2 in time" in found.last_error
     assert outcomes(db, number) == ["reclaimed", "reclaimed"]
