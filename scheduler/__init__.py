@@ -4,9 +4,11 @@ Register kinds of task in a `Registry`, put tasks into the queue with `enqueue`,
 `Worker`. `migrate` creates the tables.
 """
 
-from scheduler.client import enqueue, enqueue_many
+from scheduler.client import Enqueued, Priority, Unique, enqueue, enqueue_many, enqueue_unique
 from scheduler.dead_letter import dead_letters, discard, requeue
 from scheduler.errors import (
+    AccessError,
+    CapReachedError,
     DatabaseUnreachableError,
     LeaseLostError,
     PayloadError,
@@ -23,17 +25,22 @@ from scheduler.tasks import cancel
 from scheduler.worker import Worker
 
 __all__ = [
+    "AccessError",
     "Attempt",
+    "CapReachedError",
     "DatabaseUnreachableError",
+    "Enqueued",
     "Kind",
     "LeaseLostError",
     "PayloadError",
+    "Priority",
     "Registry",
     "RetryPolicy",
     "ScheduleError",
     "SchedulerError",
     "SchemaError",
     "Snooze",
+    "Unique",
     "UnknownKindError",
     "Worker",
     "cancel",
@@ -41,6 +48,7 @@ __all__ = [
     "discard",
     "enqueue",
     "enqueue_many",
+    "enqueue_unique",
     "migrate",
     "requeue",
 ]

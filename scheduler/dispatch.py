@@ -23,8 +23,9 @@ def claim(
     kinds: Mapping[str, timedelta],
     limit: int,
     sent: float,
+    queues: Sequence[str] = ("default",),
 ) -> list[Attempt]:
-    """Claim at most `limit` due tasks of `kinds` (name to lease length) for `owner`.
+    """Claim at most `limit` due tasks of `kinds` (name to lease length) in `queues` for `owner`.
 
     `sent` is the worker's monotonic clock read before this call: its belief counts from there.
     """
@@ -36,6 +37,7 @@ def claim(
             "kinds": list(kinds),
             "leases": list(kinds.values()),
             "limit": limit,
+            "queues": list(queues),
         },
     )
     return [

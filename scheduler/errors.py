@@ -21,6 +21,14 @@ class ScheduleError(SchedulerError):
     """A due time or delay that cannot be meant."""
 
 
+class AccessError(SchedulerError):
+    """A source that may not enqueue this kind, or may not speak for another source."""
+
+
+class CapReachedError(SchedulerError):
+    """The source has as many tasks outstanding as it may."""
+
+
 class LeaseLostError(SchedulerError):
     """This attempt no longer holds its task: stop, whatever it still does will be refused."""
 

@@ -51,6 +51,7 @@ class Kind(Generic[P]):
     payload: TypeAdapter[P]
     lease: timedelta
     retry: RetryPolicy
+    queue: str
 
     def dump(self, payload: P) -> str:
         """The payload as JSON text that PostgreSQL can store and `load` accepts.
@@ -100,16 +101,18 @@ class Registry:
         *,
         lease: timedelta = timedelta(seconds=60),
         retry: RetryPolicy | None = None,
+        queue: str = "default",
     ) -> Callable[[Plain[P] | Async[P]], Kind[P]]:
         """Register a function, plain or async, that runs tasks of this kind.
 
         `payload` is any type pydantic can validate. `lease` is how long a worker may be silent
         before others take the task back; it is renewed while the handler runs, however long.
+        `queue` lets workers serve some kinds and leave others to workers of their own.
         """
 
         def register(handler: Plain[P] | Async[P]) -> Kind[P]:
             style: Style = "async" if inspect.iscoroutinefunction(handler) else "plain"
-            return self._add(name, style, handler, payload, lease, retry)
+            return self._add(name, style, handler, payload, lease, retry, queue)
 
         return register
 
@@ -120,6 +123,7 @@ class Registry:
         *,
         lease: timedelta = timedelta(seconds=60),
         retry: RetryPolicy | None = None,
+        queue: str = "default",
     ) -> Callable[[Transactional[P]], Kind[P]]:
         """Register a function whose writes on the given connection commit with the completion.
 
@@ -133,7 +137,7 @@ class Registry:
                     f"kind {name!r}: a transactional handler must be a plain function,"
                     " because it is given a synchronous psycopg connection"
                 )
-            return self._add(name, "transactional", handler, payload, lease, retry)
+            return self._add(name, "transactional", handler, payload, lease, retry, queue)
 
         return register
 
@@ -158,10 +162,15 @@ class Registry:
         payload: type[P],
         lease: timedelta,
         retry: RetryPolicy | None,
+        queue: str,
     ) -> Kind[P]:
         if not _NAME.fullmatch(name):
             raise ValueError(
                 f"{name!r} cannot name a kind: use 1 to 100 letters, digits, '_', '.', ':' or '-'"
+            )
+        if not _NAME.fullmatch(queue):
+            raise ValueError(
+                f"{queue!r} cannot name a queue: use 1 to 100 letters, digits, '_', '.', ':' or '-'"
             )
         if name in self.kinds:
             raise ValueError(f"kind {name!r} is registered twice")
@@ -170,7 +179,9 @@ class Registry:
                 f"kind {name!r}: a lease must be from {SHORTEST_LEASE} to {LONGEST_LEASE},"
                 f" not {lease}"
             )
-        kind = Kind(name, style, handler, TypeAdapter(payload), lease, retry or RetryPolicy())
+        kind = Kind(
+            name, style, handler, TypeAdapter(payload), lease, retry or RetryPolicy(), queue
+        )
         self.kinds[name] = kind
         return kind
 

@@ -32,6 +32,8 @@ def connect_worker(dsn: str, name: str, lease: timedelta) -> Connection:
         "tcp_keepalives_interval": str(max(1, milliseconds // 9000)),
         "tcp_keepalives_count": "3",
         "timezone": "UTC",
+        # Compiling a plan takes longer than any of our statements does.
+        "jit": "off",
     }
     # With the connection's first message rather than by a statement after it: a network that goes
     # dead in between would keep such a statement waiting for ever, and connect_timeout covers this.

@@ -13,7 +13,7 @@ import secrets
 import socket
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from datetime import timedelta
 from queue import Empty, SimpleQueue
 from threading import Event, Thread
@@ -23,7 +23,7 @@ from psycopg import Connection
 
 from scheduler import finish
 from scheduler.dispatch import claim, new_owner, release_claims
-from scheduler.errors import DatabaseUnreachableError, SchemaError
+from scheduler.errors import DatabaseUnreachableError
 from scheduler.kinds import Registry
 from scheduler.lease import Attempt, Lease, reclaim, renew, second_look
 from scheduler.migrate import MONTHS_AHEAD, check_schema
@@ -44,6 +44,7 @@ AFTER_GRACE = 2.0  # seconds that interrupted handlers get to say how they ended
 class Worker:
     """Runs the tasks of one registry until stopped.
 
+    queues: serve only the kinds in these queues; all of the registry's by default.
     slots: how many handlers run at once.
     prefetch: how many more tasks may be claimed and wait here; 0 leaves them to other workers.
     poll: how long an idle worker waits before it asks again.
@@ -59,6 +60,7 @@ class Worker:
         dsn: str,
         *,
         name: str | None = None,
+        queues: Collection[str] | None = None,
         slots: int = 10,
         prefetch: int = 0,
         poll: timedelta = timedelta(seconds=1),
@@ -68,13 +70,18 @@ class Worker:
         monotonic: Callable[[], float] = time.monotonic,
         observe: Observe = lambda what, lease, detail: None,
     ) -> None:
-        if not registry.kinds:
-            raise ValueError("the registry has no kinds: a worker would have nothing to run")
+        served = [kind for kind in registry if queues is None or kind.queue in queues]
+        if not served:
+            where = "" if queues is None else f" in the queues {', '.join(sorted(queues))}"
+            raise ValueError(
+                f"the registry has no kinds{where}: a worker would have nothing to run"
+            )
         if not 1 <= slots <= 10_000 or not 0 <= prefetch <= 10_000:
             raise ValueError("slots must be from 1 to 10000 and prefetch from 0 to 10000")
         self.name = name or f"{socket.gethostname()}:{os.getpid()}:{secrets.token_hex(2)}"
         self._dsn = dsn
-        self._leases = {kind.name: kind.lease for kind in registry}
+        self._queues = sorted({kind.queue for kind in served})
+        self._leases = {kind.name: kind.lease for kind in served}
         self._shortest = min(self._leases.values())
         self._room = slots + prefetch
         self._poll = poll.total_seconds()
@@ -105,17 +112,7 @@ class Worker:
 
     def run(self) -> None:
         """Work until `stop`. Raises SchemaError or DatabaseUnreachableError if it cannot."""
-        try:
-            connection = self._connect()
-        except psycopg.OperationalError as error:
-            raise DatabaseUnreachableError(
-                f"cannot connect to the database: {str(error).strip()}"
-            ) from error
-        try:
-            check_schema(connection)
-        except (SchemaError, psycopg.Error):
-            connection.close()
-            raise
+        connection = self._start()
         keeper = Thread(target=self._keep, name="scheduler-keeper", daemon=True)
         self._watchdog.start()
         keeper.start()
@@ -132,6 +129,21 @@ class Worker:
             self._watchdog.join()
             self._slots.close()
             log.info("worker %s stopped", self.name)
+
+    def _start(self) -> Connection:
+        """The first session, on a database that this package can use."""
+        try:
+            connection = self._connect()
+            try:
+                check_schema(connection)
+            except BaseException:
+                connection.close()
+                raise
+        except psycopg.OperationalError as error:
+            raise DatabaseUnreachableError(
+                f"cannot connect to the database: {str(error).strip()}"
+            ) from error
+        return connection
 
     def _connect(self) -> Connection:
         return connect_worker(self._dsn, self.name, self._shortest)
@@ -207,7 +219,7 @@ class Worker:
         owner, sent = new_owner(self.name), self._monotonic()
         self._doubtful[owner] = sent + max(self._leases.values()).total_seconds()
         with self._watchdog.limited(connection, self._call_limit):
-            attempts = claim(connection, owner, self._leases, room, sent)
+            attempts = claim(connection, owner, self._leases, room, sent, self._queues)
         del self._doubtful[owner]
         self._watchdog.hold(attempts)
         for attempt in attempts:

@@ -60,7 +60,9 @@ RULES = Rules(
     claim_limit=10_000,
 )
 
-PLAIN: tuple[Behaviour, ...] = ("quick", "slow", "flaky", "failing", "poison", "snoozing")
+PLAIN: tuple[Behaviour, ...] = (
+    *("quick", "slow", "flaky", "failing", "poison", "snoozing", "hog", "hostile"),
+)
 SNOOZE = timedelta(milliseconds=200)
 BACKOFF_BASE = timedelta(milliseconds=100)
 BACKOFF_CAP = timedelta(seconds=1)

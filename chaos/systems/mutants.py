@@ -18,7 +18,7 @@ from scheduler import statements
 
 @dataclass(frozen=True, slots=True)
 class Mutant:
-    """One planted bug: in `sql/<statement>.sql`, `old` becomes `new`."""
+    """One planted bug: in `sql/<statement>.sql`, `old` becomes `new`, wherever it stands."""
 
     name: str
     statement: str
@@ -64,7 +64,7 @@ _ALL = (
     Mutant(
         "claim-takes-future-tasks",
         "claim",
-        "      and next_run_at <= scheduler.now()\n",
+        "          and next_run_at <= scheduler.now()\n",
         "",
         "not-early",
         "tasks run before they are due",
@@ -78,8 +78,8 @@ MUTANTS = {mutant.name: mutant for mutant in _ALL}
 def planted(mutant: Mutant | None) -> Iterator[None]:
     """While inside, this process's scheduler runs with the mutant's SQL.
 
-    Raises ValueError if the clause does not stand exactly once in its file: a mutant that changes
-    nothing would be counted as a bug that nobody caught.
+    Raises ValueError if the clause does not stand in its file: a mutant that changes nothing would
+    be counted as a bug that nobody caught.
     """
     if mutant is None:
         yield
@@ -90,11 +90,8 @@ def planted(mutant: Mutant | None) -> Iterator[None]:
         shutil.copytree(genuine, copy)
         file = copy / f"{mutant.statement}.sql"
         text = file.read_text()
-        if text.count(mutant.old) != 1:
-            raise ValueError(
-                f"mutant {mutant.name}: its clause stands {text.count(mutant.old)} times in"
-                f" {file.name}, not once"
-            )
+        if mutant.old not in text:
+            raise ValueError(f"mutant {mutant.name}: its clause does not stand in {file.name}")
         file.write_text(text.replace(mutant.old, mutant.new))
         statements.SQL = copy
         statements.statement.cache_clear()

@@ -4,6 +4,9 @@
 -- gone and changes nothing. Rows are locked in id order and locked ones are skipped, so batches can
 -- neither deadlock nor wait; the caller takes a second look at what was not returned.
 --
+-- A task of a capped source frees its place; the sources' rows are locked in the order of their
+-- names, so here too batches cannot deadlock. For others this reads and writes nothing.
+--
 -- The log carries the token and owner of the writer, as it gave them, and not those of the row: were
 -- the fence ever broken, the log would show whose write it let through.
 with mine as materialized (
@@ -21,7 +24,20 @@ done as (
         lease_owner = null, lease_expires_at = null, claimed_at = null
     from mine
     where task.id = mine.id
-    returning task.id
+    returning task.id, task.source, task.counted
+),
+shares as materialized (
+    select name
+    from scheduler.sources
+    where name in (select source from done where counted)
+    order by name
+    for update
+),
+uncounted as (
+    update scheduler.sources as capped
+    set outstanding = capped.outstanding - over.tasks
+    from (select source, count(*) as tasks from done where counted group by source) as over
+    where capped.name = over.source and capped.name in (select name from shares)
 )
 insert into scheduler.run_log (
     task_id, lease_token, lease_owner, attempt, claimed_at, finished_at, outcome)

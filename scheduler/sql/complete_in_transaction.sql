@@ -19,7 +19,13 @@ done as (
         lease_owner = null, lease_expires_at = null, claimed_at = null
     from mine
     where task.id = mine.id
-    returning task.id
+    returning task.id, task.source, task.counted
+),
+uncounted as (
+    update scheduler.sources as capped
+    set outstanding = capped.outstanding - 1
+    from done
+    where done.counted and capped.name = done.source
 ),
 logged as (
     insert into scheduler.run_log (

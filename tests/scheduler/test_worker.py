@@ -8,7 +8,7 @@ import logging
 import os
 import signal
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from datetime import timedelta
@@ -44,6 +44,7 @@ from tests.scheduler.working import (
     ignore,
     kind,
     outcomes,
+    over,
     process,
     put,
     running,
@@ -61,11 +62,6 @@ SESSIONS = (
 )
 
 Seen = list[tuple[str, Lease, str]]
-
-
-def over(db: Connection, number: int, status: str = "completed") -> None:
-    """Wait until the task has this status."""
-    wait_for(lambda: task(db, number).status == status, f"task {number} to be {status}")
 
 
 def watch(seen: Seen) -> Any:
@@ -730,9 +726,14 @@ def test_the_rows_of_a_claim_whose_reply_was_lost_are_released_and_not_counted(
     lost: list[int] = []
 
     def losing(
-        connection: Connection, owner: str, kinds: Mapping[str, timedelta], limit: int, sent: float
+        connection: Connection,
+        owner: str,
+        kinds: Mapping[str, timedelta],
+        limit: int,
+        sent: float,
+        queues: Sequence[str],
     ) -> list[Attempt]:
-        attempts = claim(connection, owner, kinds, limit, sent)
+        attempts = claim(connection, owner, kinds, limit, sent, queues)
         if attempts and len(lost) < 4:
             lost.extend(attempt.task for attempt in attempts)
             if after == "a broken session":
@@ -777,7 +778,8 @@ def test_a_worker_gives_up_when_the_database_stays_away(db: Connection, dsn: str
         psycopg.connect(dsn, dbname="postgres", autocommit=True) as elsewhere,
     ):
         run = pool.submit(gone.run)
-        wait_for(lambda: db.execute(f"select 1 {SESSIONS}".encode()).fetchone(), "its session")
+        both = f"select 1 {SESSIONS} having count(*) >= 2".encode()  # so it is past its start
+        wait_for(lambda: db.execute(both).fetchone(), "its sessions")
         elsewhere.execute(f"alter database {db.info.dbname} allow_connections false".encode())
         db.execute(f"select pg_terminate_backend(pid) {SESSIONS}".encode())
         with pytest.raises(DatabaseUnreachableError, match=r"has not answered for \d+ s"):

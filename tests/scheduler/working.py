@@ -16,6 +16,7 @@ from psycopg.rows import dict_row
 from scheduler import Attempt, Kind, Registry, RetryPolicy, Worker, enqueue_many
 from scheduler.dispatch import claim, new_owner
 from scheduler.tasks import Task, get
+from tests.waiting import wait_for
 
 LEASE = timedelta(minutes=5)
 SHORT = timedelta(milliseconds=500)  # the shortest lease there is
@@ -82,6 +83,11 @@ def outcomes(db: Connection, number: int) -> list[str]:
         "select outcome from scheduler.run_log where task_id = %s order by lease_token", [number]
     ).fetchall()
     return [outcome for (outcome,) in rows]
+
+
+def over(db: Connection, number: int, status: str = "completed") -> None:
+    """Wait until the task has this status."""
+    wait_for(lambda: task(db, number).status == status, f"task {number} to be {status}")
 
 
 def worker(registry: Registry, dsn: str, **settings: Any) -> Worker:

@@ -24,6 +24,12 @@ create function scheduler.now() returns timestamptz
     language sql stable parallel safe
     return statement_timestamp();
 
+-- How much earlier a task counts as due for each level of its priority (0 to 3, 1 is normal). It
+-- bounds starvation: a due task of any level goes before whatever becomes due this much later.
+create function scheduler.priority_credit() returns interval
+    language sql immutable parallel safe
+    return interval '1 minute';
+
 create table scheduler.settings (
     name  text primary key,
     value text not null
@@ -34,6 +40,8 @@ insert into scheduler.settings (name, value) values ('clock', 'statement_timesta
 create table scheduler.tasks (
     id               bigint generated always as identity primary key,
     kind             text not null,
+    queue            text not null default 'default',
+    priority         smallint not null default 1,
     payload          jsonb not null,
     status           text not null default 'pending',
     next_run_at      timestamptz not null,
@@ -47,6 +55,10 @@ create table scheduler.tasks (
     backoff_factor   double precision not null,
     backoff_cap      double precision not null,
     backoff_jitter   double precision not null,
+    unique_key       text,
+    unique_until     text,
+    source           text not null default session_user,
+    counted          boolean not null default false,
     last_error       text,
     enqueued_at      timestamptz not null,
     finished_at      timestamptz,
@@ -54,6 +66,11 @@ create table scheduler.tasks (
     constraint status_is_known check (
         status in ('pending', 'running', 'completed', 'dead', 'cancelled', 'discarded')),
     constraint kind_is_short check (length(kind) between 1 and 100),
+    constraint queue_is_short check (length(queue) between 1 and 100),
+    constraint priority_is_a_level check (priority between 0 and 3),
+    constraint key_has_a_scope check (
+        (unique_key is null) = (unique_until is null)
+        and (unique_until is null or unique_until in ('started', 'finished', 'period'))),
     constraint running_iff_leased check (
         (status = 'running') = (lease_owner is not null)
         and (status = 'running') = (lease_expires_at is not null)
@@ -79,8 +96,18 @@ create table scheduler.tasks (
 );
 
 -- One index per question the hot path asks; a finished task is in neither.
-create index tasks_due on scheduler.tasks (next_run_at, id) where status = 'pending';
+create index tasks_due on scheduler.tasks (queue, priority, next_run_at, id)
+    where status = 'pending';
 create index tasks_leased on scheduler.tasks (lease_expires_at) where status = 'running';
+-- At most one live task per kind and key. `started` means claimed for the first time: a task that
+-- comes back from a failure or a reclaim does not take its key again, which another may have by
+-- then, or one such row would abort the whole batch that it comes back in. A `period` key carries
+-- its period in its text, so it is live for ever and nothing has to clear it.
+create unique index tasks_key on scheduler.tasks (kind, unique_key)
+    where unique_key is not null and (
+        unique_until = 'started' and status = 'pending' and lease_token = 0
+        or unique_until = 'finished' and status in ('pending', 'running')
+        or unique_until = 'period');
 create index tasks_dead on scheduler.tasks (finished_at, id) where status = 'dead';
 
 -- One row per finished attempt, written by the statement that ends the attempt, in its transaction:

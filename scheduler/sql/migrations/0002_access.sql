@@ -1,0 +1,358 @@
+-- Who may enqueue what and how much, and a record of who did what.
+--
+-- Tasks are enqueued, cancelled, requeued and discarded only through the functions below. They run
+-- with their owner's rights (SECURITY DEFINER) and a fixed search_path, so that a role needs no
+-- grant on the tables, and no object of its own can slip in between. The source of a task is the
+-- role that logged in (session_user, which neither SET ROLE nor a definer's rights change); only a
+-- member of scheduler_http, which serves many, may state another.
+
+-- A source with limits. A source that is not here has none.
+create table scheduler.sources (
+    name            text primary key,
+    max_outstanding integer not null check (max_outstanding >= 0),
+    outstanding     integer not null default 0 check (outstanding >= 0)
+);
+
+-- The sources that may enqueue a kind. A kind that is not here is open to all.
+create table scheduler.kind_sources (
+    kind   text not null,
+    source text not null,
+    primary key (kind, source)
+);
+
+create table scheduler.audit (
+    id         bigint generated always as identity primary key,
+    at         timestamptz not null,
+    action     text not null check (action in ('enqueue', 'cancel', 'requeue', 'discard', 'limit')),
+    source     text not null,
+    role       text not null,
+    kind       text,
+    tasks      bigint not null, -- how many
+    first_task bigint,
+    last_task  bigint
+);
+
+create function scheduler.refuse_change() returns trigger
+    language plpgsql as $$
+begin
+    raise exception '%.% is append-only', tg_table_schema, tg_table_name using errcode = 'LP006';
+end $$;
+
+create trigger audit_is_append_only
+    before update or delete or truncate on scheduler.audit
+    execute function scheduler.refuse_change();
+
+-- The source of a call. `stated` is what the caller says of itself.
+create function scheduler.source_of(stated text) returns text
+    language plpgsql stable
+    set search_path = pg_catalog, pg_temp as $$
+begin
+    if stated is null or stated = session_user then
+        return session_user;
+    end if;
+    if exists (select from pg_roles where rolname = 'scheduler_http')
+        and pg_has_role(session_user, 'scheduler_http', 'member')
+    then
+        return stated;
+    end if;
+    raise exception 'role % may not enqueue as source %', session_user, stated
+        using errcode = 'LP003', hint = 'leave the source out, or grant scheduler_http to the role';
+end $$;
+
+-- Raise unless this source may enqueue this kind.
+create function scheduler.check_kind(task_kind text, task_source text) returns void
+    language plpgsql stable
+    set search_path = pg_catalog, pg_temp as $$
+begin
+    if exists (select from scheduler.kind_sources where kind = task_kind)
+        and not exists (
+            select from scheduler.kind_sources where kind = task_kind and source = task_source)
+    then
+        raise exception 'source % may not enqueue tasks of kind %', task_source, task_kind
+            using errcode = 'LP003';
+    end if;
+end $$;
+
+-- Take a share of a capped source's allowance, or raise. False if the source has no cap.
+--
+-- One conditional update of the source's row: of many enqueues at once each waits for the one before
+-- to end and then decides on what that one left (READ COMMITTED checks the condition again on the
+-- newest version), so together they cannot exceed the cap by a single task. A transaction that rolls
+-- back gives its share back by rolling back. Sources without a cap have no row and never wait.
+create function scheduler.take_share(task_source text, wanted integer) returns boolean
+    language plpgsql
+    set search_path = pg_catalog, pg_temp as $$
+declare
+    cap integer;
+begin
+    update scheduler.sources
+    set outstanding = outstanding + wanted
+    where name = task_source and outstanding + wanted <= max_outstanding;
+    if found then
+        return true;
+    end if;
+    select max_outstanding into cap from scheduler.sources where name = task_source;
+    if found then
+        raise exception 'source % may have % tasks outstanding, % more would be too many',
+            task_source, cap, wanted
+            using errcode = 'LP004', hint = 'wait until some are done, or raise its cap';
+    end if;
+    return false;
+end $$;
+
+-- Refuse payloads that are too large, or that carry what looks like a secret in clear.
+create function scheduler.check_payload(payload text) returns void
+    language plpgsql immutable
+    set search_path = pg_catalog, pg_temp as $$
+declare
+    name text;
+begin
+    if octet_length(payload) > 1048576 then
+        raise exception 'a payload of % bytes of JSON, the most is 1048576', octet_length(payload)
+            using errcode = 'LP005', hint = 'store it elsewhere and enqueue a reference';
+    end if;
+    name := substring(payload from
+        '(?i)"([^"\\]*(?:password|passwd|secret|api[_-]?key|private[_-]?key|access[_-]?token|credential)[^"\\]*)"\s*:');
+    if name is not null then
+        raise exception 'the payload has a field %, which looks like a secret', quote_literal(name)
+            using errcode = 'LP005',
+            hint = 'payloads are stored in clear: let the kind declare the secret, and its handler ask for it';
+    end if;
+end $$;
+
+-- Enqueue payloads of one kind, all or none; returns their task ids in order.
+--
+-- The statement's caller sees the tasks when its transaction commits, and so do workers.
+create function scheduler.enqueue(
+    kind text, queue text, priority smallint, payloads text[], run_at timestamptz, delay interval,
+    max_attempts integer, backoff_base double precision, backoff_factor double precision,
+    backoff_cap double precision, backoff_jitter double precision, stated_source text default null
+) returns setof bigint
+    language plpgsql security definer
+    set search_path = pg_catalog, pg_temp as $$
+#variable_conflict use_variable
+declare
+    source text := scheduler.source_of(stated_source);
+    total integer := coalesce(cardinality(payloads), 0);
+    counted boolean;
+    ids bigint[];
+begin
+    if total = 0 then
+        return;
+    end if;
+    perform scheduler.check_payload(payload) from unnest(payloads) as payload;
+    perform scheduler.check_kind(kind, source);
+    counted := scheduler.take_share(source, total);
+    with created as (
+        insert into scheduler.tasks as task (
+            kind, queue, priority, payload, next_run_at, max_attempts, backoff_base,
+            backoff_factor, backoff_cap, backoff_jitter, source, counted, enqueued_at)
+        select kind, queue, priority, new.payload::jsonb, coalesce(run_at, scheduler.now() + delay),
+            max_attempts, backoff_base, backoff_factor, backoff_cap, backoff_jitter,
+            source, counted, scheduler.now()
+        from unnest(payloads) with ordinality as new (payload, position)
+        order by new.position
+        returning task.id
+    )
+    select array_agg(created.id order by created.id) into ids from created;
+    insert into scheduler.audit (at, action, source, role, kind, tasks, first_task, last_task)
+    values (scheduler.now(), 'enqueue', source, session_user, kind, total, ids[1], ids[total]);
+    return query select unnest(ids);
+end $$;
+
+-- Enqueue one task under a key, unless a live task of its kind has that key; returns the id of the
+-- task that stands, and whether it is new.
+--
+-- The unique index decides, the look before it only saves work. ON CONFLICT waits for a rival that
+-- has not committed: if that one rolls back the insert goes on, if it commits the next round finds
+-- its task, or finds that the task is over and the key free again. A round that fails had a rival
+-- that succeeded; a hundred in a row are an error, not a wait without end.
+create function scheduler.enqueue_unique(
+    kind text, queue text, priority smallint, payload text, run_at timestamptz, delay interval,
+    max_attempts integer, backoff_base double precision, backoff_factor double precision,
+    backoff_cap double precision, backoff_jitter double precision,
+    unique_key text, unique_until text, period interval, stated_source text default null
+) returns table (task bigint, created boolean)
+    language plpgsql security definer
+    set search_path = pg_catalog, pg_temp as $$
+#variable_conflict use_variable
+declare
+    source text := scheduler.source_of(stated_source);
+    key text := unique_key;
+    counted boolean;
+    found_id bigint;
+begin
+    perform scheduler.check_payload(payload);
+    perform scheduler.check_kind(kind, source);
+    if unique_until = 'period' then
+        -- The period is part of the key: when it is over the next one is another key.
+        key := format('%s@%s/%s', unique_key, extract(epoch from period),
+            floor(extract(epoch from scheduler.now()) / extract(epoch from period)));
+    end if;
+    for round in 1..100 loop
+        select standing.id into found_id
+        from scheduler.tasks as standing
+        where standing.kind = kind and standing.unique_key = key and (
+            standing.unique_until = 'started' and standing.status = 'pending'
+                and standing.lease_token = 0
+            or standing.unique_until = 'finished' and standing.status in ('pending', 'running')
+            or standing.unique_until = 'period');
+        if found then
+            return query select found_id, false;
+            return;
+        end if;
+        -- Before the insert: a session that waits for the source's row holds no key meanwhile, on
+        -- which the one that has the row could wait in turn.
+        counted := scheduler.take_share(source, 1);
+        insert into scheduler.tasks as new (
+            kind, queue, priority, payload, next_run_at, max_attempts, backoff_base,
+            backoff_factor, backoff_cap, backoff_jitter, unique_key, unique_until, source,
+            counted, enqueued_at)
+        values (
+            kind, queue, priority, payload::jsonb, coalesce(run_at, scheduler.now() + delay),
+            max_attempts, backoff_base, backoff_factor, backoff_cap, backoff_jitter, key,
+            unique_until, source, counted, scheduler.now())
+        on conflict do nothing
+        returning new.id into found_id;
+        if found then
+            insert into scheduler.audit (at, action, source, role, kind, tasks, first_task, last_task)
+            values (scheduler.now(), 'enqueue', source, session_user, kind, 1, found_id, found_id);
+            return query select found_id, true;
+            return;
+        end if;
+        if counted then
+            update scheduler.sources set outstanding = outstanding - 1 where name = source;
+        end if;
+    end loop;
+    raise exception 'the key % of kind % changed hands a hundred times', unique_key, kind
+        using errcode = 'LP007';
+end $$;
+
+-- Cancel tasks that are waiting or running; returns their ids and what each was.
+--
+-- A running task loses its lease here: the fence refuses whatever its worker still writes, and the
+-- worker learns of it at its next renewal. Waits for a row that is just being claimed or completed
+-- (bounded by lock_timeout) and then decides on its newest version: a completed task stays so.
+create function scheduler.cancel(ids bigint[]) returns table (task bigint, was text)
+    language sql security definer
+    set search_path = pg_catalog, pg_temp as $$
+with mine as materialized (
+    select id, status, lease_token, lease_owner, attempts, claimed_at
+    from scheduler.tasks
+    where id = any(ids) and status in ('pending', 'running')
+    order by id
+    for update
+),
+done as (
+    update scheduler.tasks as task
+    set status = 'cancelled', finished_at = scheduler.now(),
+        lease_owner = null, lease_expires_at = null, claimed_at = null
+    from mine
+    where task.id = mine.id
+    returning task.id, task.source, task.counted
+),
+shares as materialized (
+    select name
+    from scheduler.sources
+    where name in (select source from done where counted)
+    order by name
+    for update
+),
+uncounted as (
+    update scheduler.sources as capped
+    set outstanding = capped.outstanding - over.tasks
+    from (select source, count(*) as tasks from done where counted group by source) as over
+    where capped.name = over.source and capped.name in (select name from shares)
+),
+logged as (
+    insert into scheduler.run_log (
+        task_id, lease_token, lease_owner, attempt, claimed_at, finished_at, outcome)
+    select id, lease_token, lease_owner, attempts, claimed_at, scheduler.now(), 'cancelled'
+    from mine join done using (id)
+    where mine.status = 'running'
+),
+audited as (
+    insert into scheduler.audit (at, action, source, role, tasks, first_task, last_task)
+    select scheduler.now(), 'cancel', session_user, session_user, count(*), min(id), max(id)
+    from done
+    having count(*) > 0
+)
+select id, mine.status from mine join done using (id) order by id
+$$;
+
+-- Put dead tasks back to work: due now, with all their attempts again; returns the task ids.
+--
+-- Token and last error stay: the token so that no earlier holder can write, the error until the next
+-- attempt has something newer to say. A task whose key another live task has by now stays dead.
+create function scheduler.requeue(ids bigint[]) returns setof bigint
+    language sql security definer
+    set search_path = pg_catalog, pg_temp as $$
+with mine as materialized (
+    select id
+    from scheduler.tasks as dead
+    where id = any(ids) and status = 'dead' and not (
+        unique_until = 'finished' and exists (
+            select from scheduler.tasks as live
+            where live.kind = dead.kind and live.unique_key = dead.unique_key
+              and live.unique_until = 'finished' and live.status in ('pending', 'running')))
+    order by id
+    for update
+),
+done as (
+    update scheduler.tasks as task
+    set status = 'pending', attempts = 0, next_run_at = scheduler.now(), finished_at = null
+    from mine
+    where task.id = mine.id
+    returning task.id
+),
+audited as (
+    insert into scheduler.audit (at, action, source, role, tasks, first_task, last_task)
+    select scheduler.now(), 'requeue', session_user, session_user, count(*), min(id), max(id)
+    from done
+    having count(*) > 0
+)
+select id from done order by id
+$$;
+
+-- Give dead tasks up for good; returns the task ids. Payload and last error are kept with the row.
+create function scheduler.discard(ids bigint[]) returns setof bigint
+    language sql security definer
+    set search_path = pg_catalog, pg_temp as $$
+with mine as materialized (
+    select id
+    from scheduler.tasks
+    where id = any(ids) and status = 'dead'
+    order by id
+    for update
+),
+done as (
+    update scheduler.tasks as task
+    set status = 'discarded', finished_at = scheduler.now()
+    from mine
+    where task.id = mine.id
+    returning task.id, task.source, task.counted
+),
+shares as materialized (
+    select name
+    from scheduler.sources
+    where name in (select source from done where counted)
+    order by name
+    for update
+),
+uncounted as (
+    update scheduler.sources as capped
+    set outstanding = capped.outstanding - over.tasks
+    from (select source, count(*) as tasks from done where counted group by source) as over
+    where capped.name = over.source and capped.name in (select name from shares)
+),
+audited as (
+    insert into scheduler.audit (at, action, source, role, tasks, first_task, last_task)
+    select scheduler.now(), 'discard', session_user, session_user, count(*), min(id), max(id)
+    from done
+    having count(*) > 0
+)
+select id from done order by id
+$$;
+
+revoke all on all functions in schema scheduler from public;
+grant execute on function scheduler.now() to public;

@@ -1,0 +1,279 @@
+"""Who may do what: sources, kinds restricted to them, caps, the audit, secrets refused."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import timedelta
+from threading import Thread
+
+import psycopg
+import pytest
+from psycopg import Connection
+from psycopg.conninfo import make_conninfo
+
+from scheduler import (
+    AccessError,
+    Attempt,
+    CapReachedError,
+    PayloadError,
+    Registry,
+    RetryPolicy,
+    Unique,
+    cancel,
+    discard,
+    enqueue,
+    enqueue_many,
+    enqueue_unique,
+    requeue,
+)
+from scheduler.dispatch import claim, new_owner
+from scheduler.finish import complete, fail
+from tests.scheduler.working import over, running, worker
+
+REGISTRY = Registry()
+ANY = Registry()
+
+
+@REGISTRY.kind("work", int, retry=RetryPolicy(max_attempts=1))
+def work(attempt: Attempt, payload: int) -> None:
+    """Does nothing."""
+
+
+@REGISTRY.transactional("book", int)
+def book(attempt: Attempt, payload: int, connection: Connection) -> None:
+    """Does nothing, in a transaction."""
+
+
+@ANY.kind("any", object)
+def anything(attempt: Attempt, payload: object) -> None:
+    """Only enqueued."""
+
+
+def outstanding(db: Connection) -> int:
+    """What the capped source's counter says; checked against the tasks themselves."""
+    [(counter, real)] = db.execute(
+        "select outstanding, (select count(*) from scheduler.tasks where counted"
+        "  and source = name and status in ('pending', 'running', 'dead'))"
+        " from scheduler.sources"
+    ).fetchall()
+    assert counter == real
+    return int(counter)
+
+
+@pytest.fixture
+def capped(db: Connection) -> Connection:
+    """The test's own role may have five tasks outstanding."""
+    db.execute("insert into scheduler.sources (name, max_outstanding) values (session_user, 5)")
+    return db
+
+
+@pytest.fixture
+def guest(db: Connection, dsn: str) -> Iterator[str]:
+    """A login role without any grant; its connection string."""
+    db.execute("create role guest login")
+    db.execute("grant usage on schema scheduler to guest")
+    yield make_conninfo(dsn, user="guest")
+    db.execute("drop owned by guest")
+    db.execute("drop role guest")
+
+
+def test_tasks_and_audit_carry_the_login_role_as_their_source(db: Connection) -> None:
+    [first, second] = enqueue_many(db, work, [1, 2])
+    assert db.execute("select distinct source from scheduler.tasks").fetchall() == [("postgres",)]
+    assert db.execute(
+        "select action, source, role, kind, tasks, first_task, last_task from scheduler.audit"
+    ).fetchall() == [("enqueue", "postgres", "postgres", "work", 2, first, second)]
+
+
+def test_every_operator_action_is_audited_once_a_batch_and_only_if_it_did_something(
+    db: Connection,
+) -> None:
+    ids = enqueue_many(db, work, range(4))
+    for attempt in claim(db, new_owner("w"), {"work": timedelta(seconds=60)}, 3, 0.0):
+        fail(db, [attempt.lease], ["no"])
+    cancel(db, ids)
+    requeue(db, ids[:2])
+    discard(db, ids)
+    discard(db, ids)
+    assert db.execute(
+        "select action, tasks, first_task, last_task from scheduler.audit order by id"
+    ).fetchall() == [
+        ("enqueue", 4, ids[0], ids[3]),
+        ("cancel", 1, ids[3], ids[3]),
+        ("requeue", 2, ids[0], ids[1]),
+        ("discard", 1, ids[2], ids[2]),
+    ]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        "update scheduler.audit set role = 'me'",
+        "delete from scheduler.audit",
+        "truncate scheduler.audit",
+    ],
+)
+def test_the_audit_is_append_only(db: Connection, change: str) -> None:
+    enqueue(db, work, 1)
+    with pytest.raises(psycopg.DatabaseError, match="append-only"):
+        db.execute(change.encode())
+
+
+def test_a_cap_refuses_what_would_exceed_it_and_writes_nothing(capped: Connection) -> None:
+    enqueue_many(capped, work, range(4))
+    with pytest.raises(CapReachedError, match="may have 5 tasks outstanding, 2 more"):
+        enqueue_many(capped, work, range(2))
+    assert outstanding(capped) == 4
+    enqueue(capped, work, 1)
+    with pytest.raises(CapReachedError):
+        enqueue_unique(capped, work, 1, Unique("key"))
+    assert outstanding(capped) == 5
+
+
+def test_many_enqueues_at_once_do_not_exceed_a_cap_by_one(capped: Connection, dsn: str) -> None:
+    refused: list[int] = []
+
+    def race(number: int) -> None:
+        with psycopg.connect(dsn, autocommit=True) as connection:
+            for turn in range(4):
+                try:
+                    if turn % 2:
+                        enqueue(connection, work, number)
+                    else:
+                        enqueue_unique(connection, work, 1, Unique(f"{number} {turn}"))
+                except CapReachedError:
+                    refused.append(number)
+
+    threads = [Thread(target=race, args=(number,)) for number in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert outstanding(capped) == 5
+    assert len(refused) == 24 - 5
+
+
+def test_a_place_is_free_again_when_its_task_is_over(capped: Connection, dsn: str) -> None:
+    [done, dead, waiting] = enqueue_many(capped, work, range(3))
+    booked = enqueue(capped, book, 1)
+    attempts = claim(capped, new_owner("w"), {"work": timedelta(seconds=60)}, 2, 0.0)
+    assert [attempt.task for attempt in attempts] == [done, dead]
+    complete(capped, [attempts[0].lease])
+    assert outstanding(capped) == 3
+    fail(capped, [attempts[1].lease], ["no"])
+    assert outstanding(capped) == 3  # a dead letter is not over: it may be requeued
+    requeue(capped, [dead])
+    assert outstanding(capped) == 3
+    cancel(capped, [waiting, dead])
+    assert outstanding(capped) == 1
+    with running(worker(REGISTRY, dsn)):
+        over(capped, booked)
+    assert outstanding(capped) == 0
+
+
+def test_discarding_a_dead_letter_frees_its_place(capped: Connection) -> None:
+    number = enqueue(capped, work, 1)
+    [attempt] = claim(capped, new_owner("w"), {"work": timedelta(seconds=60)}, 1, 0.0)
+    fail(capped, [attempt.lease], ["no"])
+    assert outstanding(capped) == 1
+    discard(capped, [number])
+    assert outstanding(capped) == 0
+
+
+def test_a_duplicate_takes_no_place(capped: Connection) -> None:
+    for _ in range(8):
+        enqueue_unique(capped, work, 1, Unique("key"))
+    assert outstanding(capped) == 1
+
+
+def test_what_is_rolled_back_gives_its_place_back(capped: Connection, dsn: str) -> None:
+    with psycopg.connect(dsn) as caller:
+        enqueue_many(caller, work, range(5))
+        caller.rollback()
+    assert outstanding(capped) == 0
+
+
+def test_a_kind_restricted_to_a_source_is_refused_to_others(db: Connection) -> None:
+    db.execute("insert into scheduler.kind_sources values ('work', 'billing')")
+    for attempt in (
+        lambda: enqueue(db, work, 1),
+        lambda: enqueue_unique(db, work, 1, Unique("key")),
+    ):
+        with pytest.raises(AccessError, match="postgres may not enqueue tasks of kind work"):
+            attempt()
+    enqueue(db, book, 1)
+    db.execute("insert into scheduler.kind_sources values ('work', 'postgres')")
+    enqueue(db, work, 1)
+
+
+def test_a_role_without_grants_can_neither_enqueue_nor_look_nor_touch(guest: str) -> None:
+    with psycopg.connect(guest, autocommit=True) as connection:
+        for statement in (
+            "select * from scheduler.tasks",
+            "insert into scheduler.tasks (kind) values ('work')",
+            "select scheduler.cancel('{1}')",
+            "select scheduler.requeue('{1}')",
+            "select scheduler.discard('{1}')",
+            "select scheduler.take_share('postgres', -1)",
+            "select * from scheduler.audit",
+        ):
+            with pytest.raises(psycopg.errors.InsufficientPrivilege):
+                connection.execute(statement.encode())
+        with pytest.raises(psycopg.errors.InsufficientPrivilege):
+            enqueue(connection, work, 1)
+
+
+def test_a_role_that_may_only_enqueue_can_do_so_and_nothing_else(
+    db: Connection, guest: str
+) -> None:
+    for name in ("enqueue", "enqueue_unique"):
+        [(signature,)] = db.execute(
+            "select oid::regprocedure::text from pg_proc"
+            " where pronamespace = 'scheduler'::regnamespace and proname = %s",
+            [name],
+        ).fetchall()
+        db.execute(f"grant execute on function {signature} to guest".encode())
+    with psycopg.connect(guest, autocommit=True) as connection:
+        enqueue(connection, work, 1)
+        enqueue_unique(connection, work, 1, Unique("key"))
+        with pytest.raises(psycopg.errors.InsufficientPrivilege):
+            connection.execute("select * from scheduler.tasks")
+    assert db.execute("select distinct source from scheduler.tasks").fetchall() == [("guest",)]
+
+
+def test_only_a_member_of_scheduler_http_may_state_another_source(
+    db: Connection, guest: str
+) -> None:
+    db.execute("grant execute on function scheduler.source_of to guest")
+    with psycopg.connect(guest, autocommit=True) as connection:
+        assert connection.execute("select scheduler.source_of('guest')").fetchone() == ("guest",)
+        with pytest.raises(psycopg.DatabaseError, match="guest may not enqueue as source shop"):
+            connection.execute("select scheduler.source_of('shop')")
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("password", "Password", "db_passwd", "client_secret", "apiKey", "api_key"),
+        *("private-key", "access_token", "aws_credentials"),
+    ],
+)
+def test_a_payload_with_what_looks_like_a_secret_is_refused_and_told_the_way_out(
+    db: Connection, name: str
+) -> None:
+    with pytest.raises(PayloadError, match=r"looks like a secret.*let the kind declare"):
+        enqueue(db, anything, {"deep": [{name: "x"}]})
+    assert db.execute("select from scheduler.tasks").fetchall() == []
+
+
+@pytest.mark.parametrize(
+    "payload",
+    [
+        {"note": "the password is elsewhere"},
+        {"note": '{"password": "quoted JSON in a text"}'},
+        {"tokens": 3, "passage": 1, "keyboard": "us"},
+        ["password", "secret"],
+    ],
+)
+def test_a_payload_that_only_speaks_of_secrets_is_stored(db: Connection, payload: object) -> None:
+    assert enqueue(db, anything, payload) > 0
