@@ -194,6 +194,10 @@ def _encodable(text: str) -> bool:
 
 
 def _check(run_at: datetime | None, delay: timedelta | None) -> None:
+    if not isinstance(run_at, datetime | None):
+        raise TypeError(f"run_at must be a datetime, not {run_at!r}")
+    if not isinstance(delay, timedelta | None):
+        raise TypeError(f"delay must be a timedelta, not {delay!r}")
     if run_at is not None and delay is not None:
         raise ScheduleError("give either run_at or delay, not both")
     if run_at is not None:

@@ -55,6 +55,14 @@ def claim(
     ]
 
 
+def next_due(
+    connection: Connection, kinds: Mapping[str, timedelta], queues: Sequence[str]
+) -> float | None:
+    """In how many seconds the earliest waiting task of these kinds is due; None if none waits."""
+    [(seconds,)] = fetch(connection, "next_due", {"kinds": list(kinds), "queues": list(queues)})
+    return float(seconds) if seconds is not None else None
+
+
 def release_claims(connection: Connection, owners: Sequence[str]) -> list[int]:
     """Give back all tasks of claims whose reply never arrived; returns their ids."""
     rows = fetch(connection, "release_claim", {"owners": list(owners)})

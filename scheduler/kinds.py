@@ -179,6 +179,13 @@ class Registry:
                 f"kind {name!r}: a lease must be from {SHORTEST_LEASE} to {LONGEST_LEASE},"
                 f" not {lease}"
             )
+        wanted = ["attempt", "payload", "connection"][: 3 if style == "transactional" else 2]
+        try:
+            inspect.signature(handler).bind(*wanted)
+        except TypeError as error:
+            raise TypeError(
+                f"the handler of kind {name!r} must take {', '.join(wanted)}: {error}"
+            ) from error
         kind = Kind(
             name, style, handler, TypeAdapter(payload), lease, retry or RetryPolicy(), queue
         )

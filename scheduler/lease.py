@@ -28,6 +28,7 @@ class Lease(NamedTuple):
 class Attempt:
     """One run of one task, as its handler sees it.
 
+    `number` counts the task's attempts from 1, up to `max_attempts`; `due` is when it was to run.
     Give `task`, `token` and `owner` to systems outside the database that can fence by them.
     """
 
@@ -63,6 +64,12 @@ class Attempt:
         self.lease_length = lease_length
         self._believed_until = believed_until
         self._lost = Event()
+
+    def __repr__(self) -> str:
+        return (
+            f"<Attempt {self.number}/{self.max_attempts} of task {self.task} ({self.kind}),"
+            f" token {self.token}, owner {self.owner}>"
+        )
 
     @property
     def task(self) -> int:

@@ -70,6 +70,8 @@ def check_schema(connection: Connection) -> None:
     row = connection.execute("select to_regclass('scheduler.migrations') is not null").fetchone()
     done = applied_version(connection) if row is not None and row[0] else 0
     _refuse_newer(done)
+    if done == 0:
+        raise SchemaError("the database has no scheduler schema yet: run `scheduler migrate`")
     if done < migrations()[-1].version:
         raise SchemaError(
             f"the database's schema is at version {done}, this package needs"

@@ -4,6 +4,7 @@ connection whose writes commit together with the task's completion."""
 from __future__ import annotations
 
 import asyncio
+import concurrent.futures
 import inspect
 import logging
 import sys
@@ -15,6 +16,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
+from pathlib import Path
 from queue import Empty, SimpleQueue
 from threading import Thread
 from typing import Any, Literal
@@ -33,7 +35,16 @@ from scheduler.watchdog import Observe, Watchdog, shut
 log = logging.getLogger("scheduler")
 
 PAUSE = 0.5  # seconds before an attempt is given back because no connection could be had
+MOST_CAUSES = 5  # exceptions behind an exception that a task's error names
+MOST_FRAMES = 6  # of a traceback in a task's error: where the handler was, and the innermost
 LEASE_LOST = "LP001"  # the SQLSTATE of scheduler.refuse_lost_lease
+
+
+_NOT_THEIRS = (
+    str(Path(__file__).parent),
+    str(Path(asyncio.__file__).parent),
+    str(Path(concurrent.futures.__file__).parent),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +74,7 @@ class Slots:
         observe: Observe,
         report: Report,
     ) -> None:
+        self.count = count
         self._registry = registry
         self._connect = connect
         self._watchdog = watchdog
@@ -180,7 +192,7 @@ class Slots:
             transaction.__enter__()
             try:
                 _refuse_awaitable(kind, kind.handler(attempt, payload, connection))
-                _refuse_own_commit(kind, connection)
+                _refuse_broken_transaction(kind, connection)
             except BaseException:
                 transaction.__exit__(*sys.exc_info())
                 raise
@@ -226,17 +238,35 @@ def _refuse_awaitable(kind: Kind[Any], returned: object) -> None:
         )
 
 
-def _refuse_own_commit(kind: Kind[Any], connection: Connection) -> None:
-    """psycopg refuses `commit()` here, but not the statement."""
-    if connection.info.transaction_status == TransactionStatus.IDLE:
+def _refuse_broken_transaction(kind: Kind[Any], connection: Connection) -> None:
+    """What the handler did to its transaction, said in its own words rather than the server's."""
+    status = connection.info.transaction_status
+    if status == TransactionStatus.IDLE:  # psycopg refuses `commit()` here, but not the statement
         raise RuntimeError(
             f"the handler of kind {kind.name!r} ended its transaction by itself: what it wrote"
             " is not tied to the task's completion and may happen again"
         )
+    if status == TransactionStatus.INERROR:
+        raise RuntimeError(
+            f"the handler of kind {kind.name!r} caught a database error and went on, but its"
+            " transaction cannot commit any more: put what may fail in a `with"
+            " connection.transaction():` of its own"
+        )
 
 
 def describe(error: BaseException) -> str:
-    """An exception as text for the task's last error: the message first, then where it arose."""
-    last = "".join(traceback.format_exception_only(error))
-    where = "".join(traceback.format_tb(error.__traceback__, limit=-5))
-    return f"{last[: LONGEST_ERROR // 2]}\n{where}"
+    """An exception as text for the task's last error: its message first, then what caused it, then
+    where in the handler it arose."""
+    lines = "".join(traceback.format_exception_only(error))[: LONGEST_ERROR // 2]
+    cause = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
+    for _ in range(MOST_CAUSES):
+        if cause is None:
+            break
+        said = "".join(traceback.format_exception_only(cause)).strip()
+        lines += f"caused by {said[: LONGEST_ERROR // 10]}\n"
+        cause = cause.__cause__ or (None if cause.__suppress_context__ else cause.__context__)
+    frames = traceback.extract_tb(error.__traceback__)
+    # The way to the handler is the same for all and tells nobody anything.
+    theirs = [frame for frame in frames if not frame.filename.startswith(_NOT_THEIRS)] or frames
+    shown = theirs if len(theirs) <= MOST_FRAMES else [theirs[0], *theirs[1 - MOST_FRAMES :]]
+    return lines + "\n" + "".join(traceback.format_list(shown))

@@ -19,6 +19,9 @@ from psycopg import Connection
 
 from scheduler.lease import Attempt, Lease
 
+# What a worker can be asked to tell, as (what, lease, detail): `claimed`, `started`, `finished`
+# (how), `renewed` (the new expiry, microseconds since 1970), `lease-lost` (how), `refused` (which
+# write) of its own attempts, and `reclaimed` (what became of the task) of others'.
 Observe = Callable[[str, Lease, str], None]
 
 

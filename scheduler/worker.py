@@ -12,7 +12,7 @@ import os
 import secrets
 import socket
 import time
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Sequence
 from datetime import timedelta
 from queue import Empty, SimpleQueue
@@ -22,7 +22,7 @@ import psycopg
 from psycopg import Connection
 
 from scheduler import finish
-from scheduler.dispatch import claim, new_owner, release_claims
+from scheduler.dispatch import claim, new_owner, next_due, release_claims
 from scheduler.errors import DatabaseUnreachableError
 from scheduler.kinds import Registry
 from scheduler.lease import Attempt, Lease, reclaim, renew, second_look
@@ -35,6 +35,7 @@ log = logging.getLogger("scheduler")
 
 RECLAIM_LIMIT = 500
 PAUSE = 0.5  # seconds between attempts to reconnect
+SHORTEST_IDLE = 0.01  # seconds between claims while all that is due is locked by others
 RETRY_LOCKED = 0.02  # seconds until an outcome whose row was locked is written again
 LONGEST_CALL = 30.0  # seconds that a call to the database may take, however long the leases are
 UPKEEP_EVERY = 6 * 3600.0  # seconds between looks at the run log's partitions
@@ -117,7 +118,13 @@ class Worker:
         self._watchdog.start()
         keeper.start()
         self._slots.start()
-        log.info("worker %s started", self.name)
+        log.info(
+            "worker %s started, slots=%d queues=%s kinds=%s",
+            self.name,
+            self._slots.count,
+            ",".join(self._queues),
+            ",".join(sorted(self._leases)),
+        )
         try:
             self._dispatch(connection)
         finally:
@@ -193,13 +200,14 @@ class Worker:
             self._reclaim(connection)
         if self._doubtful:
             self._release_doubtful(connection)
+        idle = self._poll
         if not self._stopping:
-            self._claim(connection)
+            idle = self._claim(connection)
         if self._unwritten:
             return RETRY_LOCKED
         if self._stopping:
             return self._tick  # to see the end of the grace in time
-        return min(self._poll, max(0.0, self._next_reclaim - self._monotonic()))
+        return min(idle, max(0.0, self._next_reclaim - self._monotonic()))
 
     def _sleep(self, seconds: float) -> None:
         """Wait for news, at most so long, and take all of it in."""
@@ -212,10 +220,11 @@ class Worker:
         except Empty:
             return
 
-    def _claim(self, connection: Connection) -> None:
+    def _claim(self, connection: Connection) -> float:
+        """Claim for the free slots; returns for how long there is nothing more to claim."""
         room = self._room - self._watchdog.count()
         if room <= 0:
-            return
+            return self._poll  # an attempt that ends wakes us
         owner, sent = new_owner(self.name), self._monotonic()
         self._doubtful[owner] = sent + max(self._leases.values()).total_seconds()
         with self._watchdog.limited(connection, self._call_limit):
@@ -223,8 +232,17 @@ class Worker:
         del self._doubtful[owner]
         self._watchdog.hold(attempts)
         for attempt in attempts:
-            self._observe("claimed", attempt.lease, attempt.kind)
+            self._observe("claimed", attempt.lease, "")
             self._slots.submit(attempt)
+        if attempts:
+            # Fewer than asked for does not mean that no more are due: others may have had them
+            # locked. Look again as soon as there is room.
+            return 0.0 if len(attempts) < room else self._poll
+        # What is enqueued from here on is announced, and the keeper has been listening since
+        # before this claim: between "nothing due" and going to sleep there is no gap.
+        with self._watchdog.limited(connection, self._call_limit):
+            due = next_due(connection, self._leases, self._queues)
+        return self._poll if due is None else min(self._poll, max(due, SHORTEST_IDLE))
 
     def _release_doubtful(self, connection: Connection) -> None:
         with self._watchdog.limited(connection, self._call_limit):
@@ -250,7 +268,11 @@ class Worker:
 
     def _upkeep(self, connection: Connection) -> None:
         with self._watchdog.limited(connection, self._call_limit):
-            connection.execute("select scheduler.add_run_log_partitions(%s)", [MONTHS_AHEAD])
+            try:
+                connection.execute("select scheduler.add_run_log_partitions(%s)", [MONTHS_AHEAD])
+            except psycopg.errors.InsufficientPrivilege:
+                # Nothing is lost: the run log has a partition for what no other takes.
+                log.warning("the run log wants partitions: run `scheduler migrate` as its owner")
 
     def _write(self, connection: Connection) -> None:
         """Write down how attempts ended; what was neither written nor refused stays for later."""
@@ -266,7 +288,7 @@ class Worker:
         if not waiting:
             return
         with self._watchdog.limited(connection, self._call_limit):
-            written = self._write_batches(connection, waiting)
+            written = _write_batches(connection, waiting)
             # Two attempts of one task may both end here, a zombie and its successor, and `written`
             # tells them not apart.
             ends = Counter(attempt.task for attempt, _ in waiting)
@@ -283,33 +305,13 @@ class Worker:
                 unwritten.append((attempt, outcome))  # merely locked, by our own renewal perhaps
                 continue
             # `completed` under our own fence is ours: a COMMIT whose reply was lost.
-            if look is not None and look.outcome not in (outcome.what, "completed"):
+            if look is None or look.outcome in (outcome.what, "completed"):
+                _log_end(attempt, outcome, written.get(attempt.task, "settled"))
+            else:
                 self._observe("refused", attempt.lease, outcome.what)
                 self._watchdog.lose(attempt, look.outcome or "the task is gone")
             self._watchdog.drop(attempt.lease)
         self._unwritten = unwritten
-
-    def _write_batches(
-        self, connection: Connection, waiting: Sequence[tuple[Attempt, Outcome]]
-    ) -> set[int]:
-        def ended(what: str) -> tuple[list[Lease], list[Outcome]]:
-            pairs = [(a.lease, outcome) for a, outcome in waiting if outcome.what == what]
-            return [lease for lease, _ in pairs], [outcome for _, outcome in pairs]
-
-        written: set[int] = set()
-        leases, _ = ended("completed")
-        if leases:
-            written |= finish.complete(connection, leases)
-        leases, outcomes = ended("failed")
-        if leases:
-            written |= finish.fail(connection, leases, [o.error for o in outcomes]).keys()
-        leases, outcomes = ended("snoozed")
-        if leases:
-            written |= finish.snooze(connection, leases, [o.delay for o in outcomes])
-        leases, _ = ended("released")
-        if leases:
-            written |= finish.release(connection, leases)
-        return written
 
     def _drained(self, until: float) -> bool:
         """Whether nothing is held any more, or the grace is over and handlers were interrupted."""
@@ -331,12 +333,21 @@ class Worker:
         while not self._over.is_set():
             try:
                 with self._connect() as connection:
-                    while not self._over.wait(self._tick):
+                    connection.execute("listen scheduler_wake")
+                    self._inbox.put(None)  # what was enqueued before we listened
+                    while not self._over.is_set():
                         self._renew(connection)
+                        self._listen(connection)
             except psycopg.Error as error:
                 # The dispatcher decides when the database has been away for too long.
                 log.warning("worker %s cannot renew its leases: %s", self.name, error)
                 self._over.wait(PAUSE)
+
+    def _listen(self, connection: Connection) -> None:
+        """Wait for news of tasks that are due, one tick at most; pass it on to the dispatcher."""
+        for news in connection.notifies(timeout=self._tick, stop_after=1):
+            if news.payload in self._queues:
+                self._inbox.put(None)
 
     def _renew(self, connection: Connection) -> None:
         sent = self._monotonic()
@@ -362,3 +373,46 @@ class Worker:
                 if outcome in ("reclaimed", "cancelled", None):
                     self._observe("refused", attempt.lease, "renew")
                     self._watchdog.lose(attempt, outcome or "the task is gone")
+
+
+def _write_batches(
+    connection: Connection, waiting: Sequence[tuple[Attempt, Outcome]]
+) -> dict[int, str]:
+    """Write each kind of outcome in one statement; returns what became of each task written."""
+    ended: defaultdict[str, tuple[list[Lease], list[Outcome]]] = defaultdict(lambda: ([], []))
+    for attempt, outcome in waiting:
+        leases, outcomes = ended[outcome.what]
+        leases.append(attempt.lease)
+        outcomes.append(outcome)
+    became: dict[int, str] = {}
+    for what, (leases, outcomes) in ended.items():
+        match what:
+            case "completed":
+                became |= dict.fromkeys(finish.complete(connection, leases), "completed")
+            case "failed":
+                became |= finish.fail(connection, leases, [one.error for one in outcomes])
+            case "snoozed":
+                delays = [one.delay for one in outcomes]
+                became |= dict.fromkeys(finish.snooze(connection, leases, delays), "pending")
+            case "released":
+                became |= dict.fromkeys(finish.release(connection, leases), "pending")
+    return became
+
+
+def _log_end(attempt: Attempt, outcome: Outcome, became: str) -> None:
+    """One line an attempt; failures are for people to see, the others for debugging."""
+    level = logging.DEBUG
+    if outcome.what == "failed":
+        level = logging.ERROR if became == "dead" else logging.WARNING
+    log.log(
+        level,
+        "%s task=%d kind=%s attempt=%d/%d token=%d now=%s%s",
+        outcome.what,
+        attempt.task,
+        attempt.kind,
+        attempt.number,
+        attempt.max_attempts,
+        attempt.token,
+        became,
+        f" error={finish.storable(outcome.error).partition(chr(10))[0]}" if outcome.error else "",
+    )

@@ -96,12 +96,14 @@ class Note(NamedTuple):
     """What a worker or client said of itself.
 
     `what` is one of
-    - `claimed`: a claim's reply arrived; `detail` is the lease's length in microseconds;
-    - `started`, `finished`: the handler was entered and left (`detail`: `ok`, `error`, `snooze`);
+    - `claimed`: a claim's reply arrived;
+    - `started`, `finished`: the handler was entered and left (`detail`: how it ended);
     - `effect`: an effect outside the database happened;
     - `renewed`: a renewal's reply arrived; `detail` is the expiry it set, in microseconds;
     - `lease-lost`: the worker learned or concluded that its lease is gone (`detail`: how);
     - `refused`: a write of this holder was refused by the fence (`detail`: which write);
+    - `reclaimed`: this worker took back the expired lease of another (whose token and owner these
+      are; `detail`: what became of the task);
     - `acknowledged`: the client's enqueue of this task was acknowledged (no token, no owner).
     """
 

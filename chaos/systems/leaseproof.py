@@ -169,11 +169,8 @@ class Leaseproof:
         journal = Journal(journals, name)
         with planted(self._mutant):
             registry = _registry(journal, timedelta(seconds=settings.lease))
-            lengths = {kind.name: str(kind.lease // timedelta(microseconds=1)) for kind in registry}
 
             def observe(what: str, lease: Lease, detail: str) -> None:
-                if what == "claimed":
-                    detail = lengths[detail]
                 journal.note(what, lease.task, lease.token, lease.owner, detail)
 
             worker = Worker(

@@ -196,7 +196,7 @@ def test_a_missing_migration_is_said(
     run: Run, empty_dsn: str, app: str, command: list[str]
 ) -> None:
     answer = run(*named(command, app), "--database", empty_dsn)
-    refused(answer, 1, "schema is at version 0, this package needs")
+    refused(answer, 1, "the database has no scheduler schema yet")
     assert "run `scheduler migrate`" in answer.err
 
 

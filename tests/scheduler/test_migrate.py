@@ -59,7 +59,7 @@ def test_a_newer_schema_is_refused(dsn: str) -> None:
 def test_a_missing_schema_is_refused_with_the_way_out(empty_dsn: str) -> None:
     with (
         psycopg.connect(empty_dsn) as connection,
-        pytest.raises(SchemaError, match=r"version 0, .* run `scheduler migrate`"),
+        pytest.raises(SchemaError, match=r"no scheduler schema yet: run `scheduler migrate`"),
     ):
         check_schema(connection)
 

@@ -10,7 +10,7 @@ import signal
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing
+from contextlib import closing, suppress
 from datetime import timedelta
 from threading import Event
 from typing import Any
@@ -35,6 +35,7 @@ from scheduler import (
 )
 from scheduler.dispatch import claim
 from scheduler.lease import Lease, reclaim
+from scheduler.slots import describe
 from scheduler.tasks import runs
 from tests.clock import Clock
 from tests.scheduler.working import (
@@ -797,3 +798,71 @@ def test_settings_out_of_range_are_refused(settings: dict[str, int]) -> None:
 def test_a_worker_without_kinds_is_refused() -> None:
     with pytest.raises(ValueError, match="the registry has no kinds"):
         worker(Registry(), "")
+
+
+def test_a_failure_and_a_death_are_logged_with_task_attempt_and_error(
+    db: Connection, dsn: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    registry = Registry()
+
+    @registry.kind("work", int, retry=RetryPolicy(2, base=MICROSECOND))
+    def work(attempt: Attempt, payload: int) -> None:
+        raise ValueError("no\0such thing")
+
+    number = enqueue(db, work, 1)
+    with caplog.at_level("WARNING", "scheduler"), running(worker(registry, dsn)):
+        over(db, number, "dead")
+    said = [
+        (record.levelname, record.getMessage())
+        for record in caplog.records
+        if record.getMessage().startswith("failed")
+    ]
+    error = "error=ValueError: no\N{REPLACEMENT CHARACTER}such thing"
+    assert said == [
+        ("WARNING", f"failed task={number} kind=work attempt=1/2 token=1 now=pending {error}"),
+        ("ERROR", f"failed task={number} kind=work attempt=2/2 token=2 now=dead {error}"),
+    ]
+
+
+def test_a_transactional_handler_that_swallows_a_database_error_is_told_what_it_did(
+    db: Connection, dsn: str
+) -> None:
+    registry = Registry()
+
+    @registry.transactional("work", int, retry=RetryPolicy(max_attempts=1))
+    def work(attempt: Attempt, payload: int, connection: Connection) -> None:
+        with suppress(psycopg.Error):
+            connection.execute("select 1 / 0")
+
+    number = enqueue(db, work, 1)
+    with running(worker(registry, dsn)):
+        over(db, number, "dead")
+    assert "caught a database error and went on" in (task(db, number).last_error or "")
+
+
+def test_a_task_s_error_names_its_causes_and_shows_the_handler_not_the_library() -> None:
+    def inner(depth: int) -> None:
+        if depth:
+            inner(depth - 1)
+        raise KeyError("the cause")
+
+    def handler() -> None:
+        try:
+            inner(20)
+        except KeyError as cause:
+            raise RuntimeError("the error") from cause
+
+    try:
+        handler()
+    except RuntimeError as error:
+        text = describe(error)
+    first, second, *rest = text.splitlines()
+    assert (first, second) == ("RuntimeError: the error", "caused by KeyError: 'the cause'")
+    assert "in handler" in "\n".join(rest)
+
+
+@pytest.mark.parametrize("style", ["kind", "transactional"])
+def test_a_handler_that_cannot_take_its_arguments_is_refused_at_once(style: str) -> None:
+    register = getattr(Registry(), style)("work", int)
+    with pytest.raises(TypeError, match="the handler of kind 'work' must take attempt, payload"):
+        register(lambda attempt: None)

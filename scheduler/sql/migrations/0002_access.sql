@@ -120,6 +120,18 @@ begin
     end if;
 end $$;
 
+-- Tell idle workers that a task of this queue is due soon. Not for later ones: an idle worker looks
+-- more often than that by itself. PostgreSQL sends one of many equal notifications of a transaction,
+-- at its commit; the payload is a queue's name, far below the limit at which a NOTIFY fails.
+create function scheduler.wake(task_queue text, due timestamptz) returns void
+    language plpgsql
+    set search_path = pg_catalog, pg_temp as $$
+begin
+    if due <= scheduler.now() + interval '10 seconds' then
+        perform pg_notify('scheduler_wake', task_queue);
+    end if;
+end $$;
+
 -- Enqueue payloads of one kind, all or none; returns their task ids in order.
 --
 -- The statement's caller sees the tasks when its transaction commits, and so do workers.
@@ -157,6 +169,7 @@ begin
     select array_agg(created.id order by created.id) into ids from created;
     insert into scheduler.audit (at, action, source, role, kind, tasks, first_task, last_task)
     values (scheduler.now(), 'enqueue', source, session_user, kind, total, ids[1], ids[total]);
+    perform scheduler.wake(queue, coalesce(run_at, scheduler.now() + delay));
     return query select unnest(ids);
 end $$;
 
@@ -217,6 +230,7 @@ begin
         if found then
             insert into scheduler.audit (at, action, source, role, kind, tasks, first_task, last_task)
             values (scheduler.now(), 'enqueue', source, session_user, kind, 1, found_id, found_id);
+            perform scheduler.wake(queue, coalesce(run_at, scheduler.now() + delay));
             return query select found_id, true;
             return;
         end if;

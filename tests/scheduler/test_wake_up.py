@@ -1,0 +1,135 @@
+"""An idle worker starts what is enqueued or falls due at once; a lost notification costs one poll.
+
+The polls here are longer than any test may take, so what starts in time was not found by polling.
+"""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import psycopg
+import pytest
+from psycopg import Connection
+
+from scheduler import Attempt, Registry, Unique, Worker, enqueue, enqueue_unique
+from scheduler.dispatch import next_due
+from tests.clock import Clock
+from tests.scheduler.working import over, running, worker
+from tests.waiting import wait_for
+
+REGISTRY = Registry()
+NEVER = timedelta(hours=1)
+SECOND = timedelta(seconds=1)
+WORKERS = "application_name like 'scheduler %' and datname = current_database()"
+
+
+@REGISTRY.kind("work", int)
+def work(attempt: Attempt, payload: int) -> None:
+    """Does nothing."""
+
+
+@REGISTRY.kind("other", int, queue="other")
+def other(attempt: Attempt, payload: int) -> None:
+    """Does nothing, in a queue of its own."""
+
+
+def idle(dsn: str) -> Worker:
+    """A worker that does not look by itself in the time of a test."""
+    return worker(REGISTRY, dsn, poll=NEVER, reclaim_every=NEVER)
+
+
+def listening(db: Connection, sessions: int = 1) -> None:
+    """Wait until so many worker sessions listen and nothing of theirs is running."""
+    both = f"select count(*) from pg_stat_activity where {WORKERS} and state = 'idle'"
+    heard = f"{both} and query = 'listen scheduler_wake'"
+
+    def ready() -> bool:
+        [(idle_ones,)] = db.execute(both.encode()).fetchall()
+        [(ears,)] = db.execute(heard.encode()).fetchall()
+        return bool(ears == sessions and idle_ones == 2 * sessions)
+
+    wait_for(ready, "an idle, listening worker")
+
+
+def test_an_idle_worker_starts_a_new_task_at_once(db: Connection, dsn: str) -> None:
+    with running(idle(dsn)):
+        listening(db)
+        over(db, enqueue(db, work, 1))
+        over(db, enqueue(db, other, 1))
+        over(db, enqueue_unique(db, work, 1, Unique("key")).task)
+
+
+def test_a_task_is_announced_when_its_transaction_commits(db: Connection, dsn: str) -> None:
+    with running(idle(dsn)):
+        listening(db)
+        with psycopg.connect(dsn) as caller:
+            number = enqueue(caller, work, 1)
+            caller.commit()
+        over(db, number)
+
+
+def test_an_idle_worker_wakes_when_a_waiting_task_falls_due(db: Connection, dsn: str) -> None:
+    number = enqueue(db, work, 1, delay=SECOND)
+    with running(idle(dsn)):
+        over(db, number)
+
+
+def test_a_task_due_soon_shortens_a_sleep_that_has_begun(db: Connection, dsn: str) -> None:
+    with running(idle(dsn)):
+        listening(db)
+        over(db, enqueue(db, work, 1, delay=SECOND))
+
+
+def test_a_task_enqueued_while_nobody_listened_is_found_at_the_start(
+    db: Connection, dsn: str
+) -> None:
+    number = enqueue(db, work, 1)
+    with running(idle(dsn)):
+        over(db, number)
+
+
+def test_a_lost_notification_costs_one_poll(
+    db: Connection, dsn: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def deaf(self: Worker, connection: Connection) -> None:
+        self._over.wait(0.05)
+
+    monkeypatch.setattr(Worker, "_listen", deaf)
+    with running(worker(REGISTRY, dsn, poll=timedelta(seconds=0.3), reclaim_every=NEVER)):
+        listening(db)
+        over(db, enqueue(db, work, 1))
+
+
+def test_a_worker_listens_again_after_its_sessions_were_ended(db: Connection, dsn: str) -> None:
+    with running(idle(dsn)):
+        listening(db)
+        gone = db.execute(
+            f"select pg_terminate_backend(pid), pid from pg_stat_activity where {WORKERS}".encode()
+        ).fetchall()
+        pids = [pid for _, pid in gone]
+        left = "select from pg_stat_activity where pid = any(%s)"
+        wait_for(lambda: not db.execute(left, [pids]).fetchall(), "the sessions to end")
+        listening(db)
+        over(db, enqueue(db, work, 1))
+
+
+def test_the_next_due_time_is_the_earliest_of_what_this_worker_serves(
+    db: Connection, clock: Clock
+) -> None:
+    kinds = {"work": SECOND}
+    assert next_due(db, kinds, ["default"]) is None
+    enqueue(db, work, 1, delay=60 * SECOND)
+    enqueue(db, work, 1, delay=30 * SECOND)
+    enqueue(db, other, 1, delay=SECOND)
+    assert next_due(db, kinds, ["default"]) == 30
+    assert next_due(db, {"work": SECOND, "other": SECOND}, ["default", "other"]) == 1
+    clock.advance(45 * SECOND)
+    assert next_due(db, kinds, ["default"]) == -15
+
+
+def test_only_tasks_due_soon_are_announced(db: Connection, dsn: str) -> None:
+    with psycopg.connect(dsn, autocommit=True) as listener:
+        listener.execute("listen scheduler_wake")
+        enqueue(db, work, 1, delay=timedelta(minutes=1))
+        enqueue(db, other, 1)
+        assert [news.payload for news in listener.notifies(timeout=5, stop_after=1)] == ["other"]
