@@ -33,6 +33,9 @@ Ids = Annotated[
 ]
 
 
+LOCK_TIMEOUT = "10s"
+
+
 class UsageMistakeError(Exception):
     """What was asked for cannot be meant."""
 
@@ -49,10 +52,12 @@ def url(database: str | None) -> str:
         )
     try:
         conninfo_to_dict(database)
-    except psycopg.ProgrammingError as error:
+    except psycopg.ProgrammingError:
+        # libpq's own words quote the value, which may have a password in it.
         raise UsageMistakeError(
-            f"the value of --database or SCHEDULER_DATABASE is no connection URL: {brief(error)}"
-        ) from error
+            "the value of --database or SCHEDULER_DATABASE is neither a connection URL"
+            " (postgresql://user@host/database) nor keywords (host=... dbname=...)"
+        ) from None
     return database
 
 
@@ -62,6 +67,8 @@ def connected(database: str | None) -> Iterator[Connection]:
     with psycopg.connect(
         url(database), autocommit=True, connect_timeout=CONNECT_TIMEOUT_SECONDS
     ) as connection:
+        # A row that somebody else has locked is waited for, but not for ever.
+        connection.execute("select set_config('lock_timeout', %s, false)", [LOCK_TIMEOUT])
         check_schema(connection)
         yield connection
 

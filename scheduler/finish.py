@@ -18,8 +18,22 @@ def complete(connection: Connection, leases: Sequence[Lease]) -> set[int]:
     return _ids(connection, "complete", columns(leases))
 
 
+def begin_attempt(connection: Connection, lease: Lease, length: timedelta) -> None:
+    """Mark and limit the transaction that `complete_in_transaction` is to end."""
+    milliseconds = max(2, int(length.total_seconds() * 1000))
+    fetch(
+        connection,
+        "begin_attempt",
+        {
+            "idle": f"{milliseconds}ms",
+            "lock": f"{milliseconds // 2}ms",
+            "mark": f"{lease.owner}:{lease.token}",
+        },
+    )
+
+
 def complete_in_transaction(connection: Connection, lease: Lease) -> None:
-    """Complete one attempt as part of the caller's transaction.
+    """Complete one attempt as part of the transaction that `begin_attempt` marked.
 
     Raises psycopg.DatabaseError with SQLSTATE LP001 if the lease is lost.
     """

@@ -38,7 +38,12 @@ class Snooze(Exception):  # noqa: N818 - raised to say "later", not because some
         if not timedelta(0) <= delay <= timedelta(days=365):
             raise ValueError(f"a snooze must be from 0 to 365 days, not {delay}")
         super().__init__(f"snoozed for {delay}")
-        self.delay = delay
+        self._delay = delay
+
+    @property
+    def delay(self) -> timedelta:
+        """How long the task waits."""
+        return self._delay
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,6 +116,7 @@ class Registry:
         """
 
         def register(handler: Plain[P] | Async[P]) -> Kind[P]:
+            _refuse_generator(name, handler)
             style: Style = "async" if inspect.iscoroutinefunction(handler) else "plain"
             return self._add(name, style, handler, payload, lease, retry, queue)
 
@@ -132,6 +138,7 @@ class Registry:
         """
 
         def register(handler: Transactional[P]) -> Kind[P]:
+            _refuse_generator(name, handler)
             if inspect.iscoroutinefunction(handler):
                 raise TypeError(
                     f"kind {name!r}: a transactional handler must be a plain function,"
@@ -191,6 +198,13 @@ class Registry:
         )
         self.kinds[name] = kind
         return kind
+
+
+def _refuse_generator(name: str, handler: Callable[..., object]) -> None:
+    if inspect.isgeneratorfunction(handler) or inspect.isasyncgenfunction(handler):
+        raise TypeError(
+            f"kind {name!r}: a handler with `yield` in it is a generator, which nobody would run"
+        )
 
 
 def _brief(error: Exception) -> str:

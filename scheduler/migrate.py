@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 import psycopg
-from psycopg import Connection, IsolationLevel
+from psycopg import Connection, Cursor, IsolationLevel
+from psycopg.rows import tuple_row
 
 from scheduler.errors import SchemaError
 from scheduler.session import CONNECT_TIMEOUT_SECONDS
@@ -45,6 +46,7 @@ def migrate(dsn: str) -> list[str]:
     with psycopg.connect(dsn, connect_timeout=CONNECT_TIMEOUT_SECONDS) as connection:
         # Under another level the snapshot would be older than the lock, and not show what is done.
         connection.isolation_level = IsolationLevel.READ_COMMITTED
+        _refuse_encoding(connection)
         connection.execute("select pg_advisory_xact_lock(hashtextextended('scheduler.migrate', 0))")
         connection.execute("create schema if not exists scheduler")
         connection.execute(
@@ -61,14 +63,21 @@ def migrate(dsn: str) -> list[str]:
                 "insert into scheduler.migrations (version, name) values (%s, %s)",
                 [migration.version, migration.name],
             )
-        connection.execute("select scheduler.add_run_log_partitions(%s)", [MONTHS_AHEAD])
+        try:
+            with connection.transaction():
+                connection.execute("select scheduler.add_run_log_partitions(%s)", [MONTHS_AHEAD])
+        except psycopg.errors.LockNotAvailable:
+            pass  # somebody is reading the run log; any worker adds them later
     return [migration.name for migration in missing]
 
 
 def check_schema(connection: Connection) -> None:
     """Raise SchemaError unless the database has exactly this package's schema version."""
-    row = connection.execute("select to_regclass('scheduler.migrations') is not null").fetchone()
-    done = applied_version(connection) if row is not None and row[0] else 0
+    _refuse_encoding(connection)
+    with Cursor(connection, row_factory=tuple_row) as cursor:
+        query = "select to_regclass('scheduler.migrations') is not null"
+        [(exists,)] = cursor.execute(query).fetchall()
+    done = applied_version(connection) if exists else 0
     _refuse_newer(done)
     if done == 0:
         raise SchemaError("the database has no scheduler schema yet: run `scheduler migrate`")
@@ -81,10 +90,19 @@ def check_schema(connection: Connection) -> None:
 
 def applied_version(connection: Connection) -> int:
     """The newest migration recorded in the database; 0 if none."""
-    row = connection.execute(
-        "select coalesce(max(version), 0) from scheduler.migrations"
-    ).fetchone()
-    return int(row[0]) if row is not None else 0
+    with Cursor(connection, row_factory=tuple_row) as cursor:
+        query = "select coalesce(max(version), 0) from scheduler.migrations"
+        [(version,)] = cursor.execute(query).fetchall()
+    return int(version)
+
+
+def _refuse_encoding(connection: Connection) -> None:
+    encoding = connection.info.parameter_status("server_encoding")
+    if encoding != "UTF8":
+        raise SchemaError(
+            f"the database's encoding is {encoding}, which cannot hold every payload and error:"
+            " create it with encoding UTF8"
+        )
 
 
 def _refuse_newer(done: int) -> None:

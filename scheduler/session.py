@@ -49,6 +49,7 @@ def connect_worker(dsn: str, name: str, lease: timedelta) -> Connection:
         keepalives_count=3,
         tcp_user_timeout=milliseconds,
         application_name=f"scheduler {name}",
+        client_encoding="UTF8",
         options=" ".join([str(given), *ours] if given else ours),
     )
     connection.isolation_level = IsolationLevel.READ_COMMITTED

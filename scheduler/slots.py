@@ -11,7 +11,7 @@ import sys
 import time
 import traceback
 from collections.abc import Callable
-from concurrent.futures import CancelledError
+from concurrent.futures import CancelledError, Future
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
@@ -22,12 +22,13 @@ from threading import Thread
 from typing import Any, Literal
 
 import psycopg
-from psycopg import Connection
+from psycopg import Connection, Cursor
 from psycopg.errors import PipelineAborted
 from psycopg.pq import TransactionStatus
+from psycopg.rows import tuple_row
 
 from scheduler.errors import PayloadError
-from scheduler.finish import LONGEST_ERROR, complete_in_transaction
+from scheduler.finish import LONGEST_ERROR, begin_attempt, complete_in_transaction
 from scheduler.kinds import Kind, Registry, Snooze
 from scheduler.lease import Attempt
 from scheduler.watchdog import Observe, Watchdog, shut
@@ -71,6 +72,7 @@ class Slots:
         registry: Registry,
         connect: Callable[[], Connection],
         watchdog: Watchdog,
+        monotonic: Callable[[], float],
         observe: Observe,
         report: Report,
     ) -> None:
@@ -78,6 +80,7 @@ class Slots:
         self._registry = registry
         self._connect = connect
         self._watchdog = watchdog
+        self._monotonic = monotonic
         self._observe = observe
         self._report = report
         self._ready: SimpleQueue[Attempt | None] = SimpleQueue()
@@ -129,32 +132,47 @@ class Slots:
     def _work(self) -> None:
         connection: Connection | None = None
         while (attempt := self._ready.get()) is not None:
-            if attempt.lost:
-                self._report(attempt, Outcome("lost"))
-                continue
-            if self._draining:
-                self._report(attempt, Outcome("released"))
-                continue
-            kind = self._registry[attempt.kind]
-            if kind.style == "transactional" and (connection is None or connection.closed):
-                try:
-                    connection = self._connect()
-                except psycopg.Error as error:
-                    log.warning("task %d cannot start, no connection: %s", attempt.task, error)
-                    # The handler did not start: give the attempt back rather than count it. Pause,
-                    # or a server without free connections would see the task claimed in circles.
-                    time.sleep(PAUSE)
-                    self._report(attempt, Outcome("released"))
-                    continue
-            self._report(attempt, self._run(kind, attempt, connection))
+            try:
+                connection = self._attempt(attempt, connection)
+            except BaseException as error:
+                # A slot that died would keep its task for ever: the keeper goes on renewing it.
+                log.exception("the handler of task %d broke its slot's own code", attempt.task)
+                self._report(attempt, Outcome("failed", type(error).__name__))
         if connection is not None:
             connection.close()
+
+    def _attempt(self, attempt: Attempt, connection: Connection | None) -> Connection | None:
+        """Run one attempt and report how it ended; returns the session for the next one."""
+        if self._draining and not attempt.lost:
+            self._report(attempt, Outcome("released"))
+            return connection
+        kind = self._registry[attempt.kind]
+        if kind.style == "transactional" and (connection is None or connection.closed):
+            try:
+                connection = self._connect()
+                connection.prepare_threshold = None  # `discard all` forgets prepared statements
+            except psycopg.Error as error:
+                log.warning("task %d cannot start, no connection: %s", attempt.task, error)
+                # The handler did not start: give the attempt back rather than count it. Pause, or
+                # a server without free connections would see the task claimed in circles.
+                time.sleep(PAUSE)
+                self._report(attempt, Outcome("released"))
+                return connection
+        # The last moment to look: this thread may have been stopped since the claim.
+        if attempt.lost or attempt.believed_until <= self._monotonic():
+            self._watchdog.lose(attempt, "not renewed in time")
+            self._report(attempt, Outcome("lost"))
+            return connection
+        self._report(attempt, self._run(kind, attempt, connection))
+        return connection
 
     def _run(self, kind: Kind[Any], attempt: Attempt, connection: Connection | None) -> Outcome:
         try:
             payload = kind.load(attempt.payload)
         except PayloadError as error:
             return Outcome("failed", str(error))
+        except BaseException as error:  # noqa: BLE001 - a validator may raise even SystemExit
+            return Outcome("failed", describe(error))
         self._observe("started", attempt.lease, "")
         try:
             if kind.style == "async":
@@ -162,7 +180,7 @@ class Slots:
             elif connection is not None and kind.style == "transactional":
                 self._run_transactional(kind, attempt, payload, connection)
             else:
-                _refuse_awaitable(kind, kind.handler(attempt, payload))
+                _refuse_unfinished(kind, kind.handler(attempt, payload))
         except BaseException as error:  # noqa: BLE001 - whatever a handler raises ends its attempt
             outcome = self._ended_by(attempt, error)
         else:
@@ -178,7 +196,7 @@ class Slots:
             assert task is not None
             cancel = partial(self._loop.call_soon_threadsafe, task.cancel)
             with self._watchdog.interruptible(attempt, cancel):
-                await kind.handler(attempt, payload)
+                _refuse_unfinished(kind, await kind.handler(attempt, payload))
 
         asyncio.run_coroutine_threadsafe(body(), self._loop).result()
 
@@ -186,15 +204,18 @@ class Slots:
         self, kind: Kind[Any], attempt: Attempt, payload: Any, connection: Connection
     ) -> None:
         with self._watchdog.interruptible(attempt, lambda: shut(connection)):
-            # What an earlier handler SET must not be this one's; the session's own settings stay.
-            connection.execute("reset all")
+            self._refresh(connection)
             transaction = connection.transaction()
             transaction.__enter__()
             try:
-                _refuse_awaitable(kind, kind.handler(attempt, payload, connection))
+                begin_attempt(connection, attempt.lease, attempt.lease_length)
+                _refuse_unfinished(kind, kind.handler(attempt, payload, connection))
                 _refuse_broken_transaction(kind, connection)
-            except BaseException:
+            except BaseException as error:
                 transaction.__exit__(*sys.exc_info())
+                if isinstance(error, psycopg.Error):
+                    # Perhaps this server is read-only by now: the next attempt asks for another.
+                    connection.close()
                 raise
             # One flight for both: between the completion and its COMMIT there is no moment in
             # which this process could be stopped holding the row. If the lease is lost the
@@ -213,6 +234,14 @@ class Slots:
                     raise cause from None
                 raise
 
+    def _refresh(self, connection: Connection) -> None:
+        """Give the next handler a session as if it were new: what an earlier one set, locked,
+        created or listened to is not its own. The session's start-up settings stay."""
+        connection.row_factory = tuple_row
+        connection.cursor_factory = Cursor
+        connection.execute("reset role")
+        connection.execute("discard all")
+
     def _ended_by(self, attempt: Attempt, error: BaseException) -> Outcome:
         if isinstance(error, psycopg.Error) and error.sqlstate == LEASE_LOST:
             self._observe("refused", attempt.lease, "complete")
@@ -227,25 +256,25 @@ class Slots:
         return Outcome("failed", describe(error))
 
 
-def _refuse_awaitable(kind: Kind[Any], returned: object) -> None:
-    """An async function hidden behind a plain one has not run: do not call that completed."""
-    if inspect.isawaitable(returned):
-        if inspect.iscoroutine(returned):
-            returned.close()
-        raise TypeError(
-            f"the handler of kind {kind.name!r} returned an awaitable that nobody awaits:"
-            " register an `async def` function"
-        )
+def _refuse_unfinished(kind: Kind[Any], returned: object) -> None:
+    """A coroutine, generator or future that a handler returns is work not done: no completion."""
+    if inspect.iscoroutine(returned) or inspect.isgenerator(returned):
+        returned.close()
+    elif not (
+        inspect.isawaitable(returned)
+        or inspect.isasyncgen(returned)
+        or isinstance(returned, Future)
+    ):
+        return
+    raise TypeError(
+        f"the handler of kind {kind.name!r} returned {type(returned).__name__}, for which nobody"
+        " waits: do the work in the function, or register an `async def`"
+    )
 
 
 def _refuse_broken_transaction(kind: Kind[Any], connection: Connection) -> None:
     """What the handler did to its transaction, said in its own words rather than the server's."""
     status = connection.info.transaction_status
-    if status == TransactionStatus.IDLE:  # psycopg refuses `commit()` here, but not the statement
-        raise RuntimeError(
-            f"the handler of kind {kind.name!r} ended its transaction by itself: what it wrote"
-            " is not tied to the task's completion and may happen again"
-        )
     if status == TransactionStatus.INERROR:
         raise RuntimeError(
             f"the handler of kind {kind.name!r} caught a database error and went on, but its"
@@ -257,12 +286,12 @@ def _refuse_broken_transaction(kind: Kind[Any], connection: Connection) -> None:
 def describe(error: BaseException) -> str:
     """An exception as text for the task's last error: its message first, then what caused it, then
     where in the handler it arose."""
-    lines = "".join(traceback.format_exception_only(error))[: LONGEST_ERROR // 2]
+    lines = "".join(_said(error))[: LONGEST_ERROR // 2]
     cause = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
     for _ in range(MOST_CAUSES):
         if cause is None:
             break
-        said = "".join(traceback.format_exception_only(cause)).strip()
+        said = "".join(_said(cause)).strip()
         lines += f"caused by {said[: LONGEST_ERROR // 10]}\n"
         cause = cause.__cause__ or (None if cause.__suppress_context__ else cause.__context__)
     frames = traceback.extract_tb(error.__traceback__)
@@ -270,3 +299,11 @@ def describe(error: BaseException) -> str:
     theirs = [frame for frame in frames if not frame.filename.startswith(_NOT_THEIRS)] or frames
     shown = theirs if len(theirs) <= MOST_FRAMES else [theirs[0], *theirs[1 - MOST_FRAMES :]]
     return lines + "\n" + "".join(traceback.format_list(shown))
+
+
+def _said(error: BaseException) -> list[str]:
+    """What an exception says of itself, even if it cannot be asked."""
+    try:
+        return traceback.format_exception_only(error)
+    except Exception:  # noqa: BLE001 - an exception's own methods may raise anything
+        return [f"{type(error).__name__}\n"]

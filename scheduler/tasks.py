@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from psycopg import Connection
-from psycopg.rows import class_row
+from psycopg.rows import class_row, scalar_row
 
 from scheduler.statements import fetch, statement
 
@@ -83,5 +83,6 @@ def counts(connection: Connection) -> list[Count]:
 
 def clock_source(connection: Connection) -> str:
     """What `scheduler.now()` reads, as recorded in the database's settings."""
-    row = connection.execute("select value from scheduler.settings where name = 'clock'").fetchone()
-    return str(row[0]) if row is not None else "unknown"
+    with connection.cursor(row_factory=scalar_row) as cursor:
+        query = "select value from scheduler.settings where name = 'clock'"
+        return str(cursor.execute(query).fetchone() or "unknown")

@@ -8,7 +8,6 @@ that is over it: libpq then returns at once with an error, and the worker reconn
 
 from __future__ import annotations
 
-import os
 import socket
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -38,6 +37,7 @@ class Watchdog(Thread):
         self._interrupts: dict[Lease, Callable[[], object]] = {}
         self._calls: dict[Connection, float] = {}
         self._ended = Event()
+        self.error: Exception | None = None  # what ended the thread, should anything have done so
 
     def hold(self, attempts: list[Attempt]) -> None:
         """Take claimed attempts into the worker's holdings."""
@@ -98,8 +98,11 @@ class Watchdog(Thread):
 
     def run(self) -> None:
         """The thread's body."""
-        while not self._ended.wait(self._tick):
-            self.look(self._monotonic())
+        try:
+            while not self._ended.wait(self._tick):
+                self.look(self._monotonic())
+        except Exception as error:  # noqa: BLE001 - raised again by the worker's `run`
+            self.error = error
 
     def look(self, now: float) -> None:
         """One round: what is over its time at `now` on the monotonic clock is ended."""
@@ -120,8 +123,10 @@ class Watchdog(Thread):
 def shut(connection: Connection) -> None:
     """Shut a connection's socket from another thread, so that a call waiting on it fails now."""
     # Both errors say that the connection is gone already, which is what was wanted.
-    with (
-        suppress(OSError, psycopg.OperationalError),
-        socket.socket(fileno=os.dup(connection.fileno())) as twin,
-    ):
-        twin.shutdown(socket.SHUT_RDWR)
+    with suppress(OSError, psycopg.OperationalError):
+        # The connection's own descriptor: a duplicate could not be had when all are in use.
+        borrowed = socket.socket(fileno=connection.fileno())
+        try:
+            borrowed.shutdown(socket.SHUT_RDWR)
+        finally:
+            borrowed.detach()

@@ -33,11 +33,14 @@ from scheduler.watchdog import Observe, Watchdog
 
 log = logging.getLogger("scheduler")
 
+SHORTEST_POLL = timedelta(milliseconds=10)
+LONGEST_WAIT = timedelta(days=1)
 RECLAIM_LIMIT = 500
 PAUSE = 0.5  # seconds between attempts to reconnect
 SHORTEST_IDLE = 0.01  # seconds between claims while all that is due is locked by others
 RETRY_LOCKED = 0.02  # seconds until an outcome whose row was locked is written again
 LONGEST_CALL = 30.0  # seconds that a call to the database may take, however long the leases are
+UPKEEP_AGAIN = 60.0  # seconds until the run log is looked at again when others were using it
 UPKEEP_EVERY = 6 * 3600.0  # seconds between looks at the run log's partitions
 AFTER_GRACE = 2.0  # seconds that interrupted handlers get to say how they ended
 
@@ -79,6 +82,18 @@ class Worker:
             )
         if not 1 <= slots <= 10_000 or not 0 <= prefetch <= 10_000:
             raise ValueError("slots must be from 1 to 10000 and prefetch from 0 to 10000")
+        for what, least, value in (
+            ("poll", SHORTEST_POLL, poll),
+            ("reclaim_every", SHORTEST_POLL, reclaim_every),
+            ("grace", timedelta(0), grace),
+            ("give_up", timedelta(0), give_up),
+        ):
+            if not isinstance(value, timedelta):
+                raise TypeError(f"{what} must be a timedelta, not {value!r}")
+            if not least <= value <= LONGEST_WAIT:
+                raise ValueError(f"{what} must be from {least} to {LONGEST_WAIT}, not {value}")
+        if name is not None and not name.isprintable():
+            raise ValueError(f"a worker's name must be printable text, not {name!r}")
         self.name = name or f"{socket.gethostname()}:{os.getpid()}:{secrets.token_hex(2)}"
         self._dsn = dsn
         self._queues = sorted({kind.queue for kind in served})
@@ -90,7 +105,7 @@ class Worker:
         self._grace = grace.total_seconds()
         self._give_up = give_up.total_seconds()
         self._monotonic = monotonic
-        self._observe = observe
+        self._observe = observe = _guarded(observe)
         lease = self._shortest.total_seconds()
         self._call_limit = min(max(1.0, lease / 3), LONGEST_CALL)
         self._tick = max(0.02, min(1.0, lease / 20))
@@ -99,12 +114,15 @@ class Worker:
         self._inbox: SimpleQueue[tuple[Attempt, Outcome] | None] = SimpleQueue()
         self._stopping = False
         self._over = Event()
+        self._keeper_error: Exception | None = None
         self._unwritten: list[tuple[Attempt, Outcome]] = []
         self._doubtful: dict[str, float] = {}  # owners of claims without a reply, until when to ask
         self._next_reclaim = 0.0
         self._next_upkeep = 0.0
         self._watchdog = Watchdog(self._tick, monotonic, observe)
-        self._slots = Slots(slots, registry, self._connect, self._watchdog, observe, self._report)
+        self._slots = Slots(
+            slots, registry, self._connect, self._watchdog, monotonic, observe, self._report
+        )
 
     def stop(self) -> None:
         """Ask the worker to drain and return from `run`. Safe from any thread or signal handler."""
@@ -113,9 +131,21 @@ class Worker:
 
     def run(self) -> None:
         """Work until `stop`. Raises SchemaError or DatabaseUnreachableError if it cannot."""
-        connection = self._start()
+        self._watchdog.start()  # first, since it bounds what follows
+        started = False
+        try:
+            connection = self._start()
+            started = True
+            self._work(connection)
+        finally:
+            self._watchdog.stop()
+            self._watchdog.join()
+            if started:
+                # After the watchdog, which may have a handler in the event loop to interrupt.
+                self._slots.close()
+
+    def _work(self, connection: Connection) -> None:
         keeper = Thread(target=self._keep, name="scheduler-keeper", daemon=True)
-        self._watchdog.start()
         keeper.start()
         self._slots.start()
         log.info(
@@ -131,10 +161,6 @@ class Worker:
             self._over.set()
             self._slots.drain()
             keeper.join(self._call_limit + 1)
-            # The loop after the watchdog, which may have a handler in it to interrupt.
-            self._watchdog.stop()
-            self._watchdog.join()
-            self._slots.close()
             log.info("worker %s stopped", self.name)
 
     def _start(self) -> Connection:
@@ -142,7 +168,8 @@ class Worker:
         try:
             connection = self._connect()
             try:
-                check_schema(connection)
+                with self._watchdog.limited(connection, self._call_limit):
+                    check_schema(connection)
             except BaseException:
                 connection.close()
                 raise
@@ -190,6 +217,10 @@ class Worker:
 
     def _turn(self, connection: Connection) -> float:
         """One round of the dispatcher's work; returns for how long it may sleep."""
+        # Without its keeper or watchdog this worker would hold tasks that it no longer looks after.
+        for broken in (self._keeper_error, self._watchdog.error):
+            if broken is not None:
+                raise broken
         self._write(connection)
         now = self._monotonic()
         if now >= self._next_upkeep:
@@ -273,6 +304,8 @@ class Worker:
             except psycopg.errors.InsufficientPrivilege:
                 # Nothing is lost: the run log has a partition for what no other takes.
                 log.warning("the run log wants partitions: run `scheduler migrate` as its owner")
+            except psycopg.errors.LockNotAvailable:
+                self._next_upkeep = self._monotonic() + UPKEEP_AGAIN
 
     def _write(self, connection: Connection) -> None:
         """Write down how attempts ended; what was neither written nor refused stays for later."""
@@ -330,18 +363,25 @@ class Worker:
     # The keeper.
 
     def _keep(self) -> None:
-        while not self._over.is_set():
-            try:
-                with self._connect() as connection:
-                    connection.execute("listen scheduler_wake")
-                    self._inbox.put(None)  # what was enqueued before we listened
-                    while not self._over.is_set():
-                        self._renew(connection)
-                        self._listen(connection)
-            except psycopg.Error as error:
-                # The dispatcher decides when the database has been away for too long.
-                log.warning("worker %s cannot renew its leases: %s", self.name, error)
-                self._over.wait(PAUSE)
+        try:
+            while not self._over.is_set():
+                self._keep_session()
+        except Exception as error:  # noqa: BLE001 - raised again by the dispatcher
+            self._keeper_error = error
+            self._inbox.put(None)
+
+    def _keep_session(self) -> None:
+        try:
+            with self._connect() as connection:
+                connection.execute("listen scheduler_wake")
+                self._inbox.put(None)  # what was enqueued before we listened
+                while not self._over.is_set():
+                    self._renew(connection)
+                    self._listen(connection)
+        except psycopg.Error as error:
+            # The dispatcher decides when the database has been away for too long.
+            log.warning("worker %s cannot renew its leases: %s", self.name, error)
+            self._over.wait(PAUSE)
 
     def _listen(self, connection: Connection) -> None:
         """Wait for news of tasks that are due, one tick at most; pass it on to the dispatcher."""
@@ -378,6 +418,27 @@ class Worker:
 def _write_batches(
     connection: Connection, waiting: Sequence[tuple[Attempt, Outcome]]
 ) -> dict[int, str]:
+    """Write outcomes; returns what became of each task written.
+
+    An outcome that the database refuses must not keep the others from being written, again and
+    again: then each is written by itself, and the refused one becomes a failure.
+    """
+    try:
+        return _write_together(connection, waiting)
+    except (psycopg.DataError, psycopg.IntegrityError):
+        became: dict[int, str] = {}
+    for attempt, outcome in waiting:
+        try:
+            became |= _write_together(connection, [(attempt, outcome)])
+        except (psycopg.DataError, psycopg.IntegrityError) as error:
+            refused = f"the database refused to write that it {outcome.what}: {error}"
+            became |= finish.fail(connection, [attempt.lease], [refused])
+    return became
+
+
+def _write_together(
+    connection: Connection, waiting: Sequence[tuple[Attempt, Outcome]]
+) -> dict[int, str]:
     """Write each kind of outcome in one statement; returns what became of each task written."""
     ended: defaultdict[str, tuple[list[Lease], list[Outcome]]] = defaultdict(lambda: ([], []))
     for attempt, outcome in waiting:
@@ -397,6 +458,18 @@ def _write_batches(
             case "released":
                 became |= dict.fromkeys(finish.release(connection, leases), "pending")
     return became
+
+
+def _guarded(observe: Observe) -> Observe:
+    """An observer whose errors are logged: none may end a thread that keeps leases."""
+
+    def guarded(what: str, lease: Lease, detail: str) -> None:
+        try:
+            observe(what, lease, detail)
+        except Exception:
+            log.exception("the observer failed on %r of task %d", what, lease.task)
+
+    return guarded
 
 
 def _log_end(attempt: Attempt, outcome: Outcome, became: str) -> None:

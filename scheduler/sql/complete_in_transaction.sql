@@ -5,6 +5,9 @@
 -- that somebody could forget to read: the statement is sent together with the COMMIT, and the error
 -- makes the server skip it.
 --
+-- Nor may this be another transaction than the one whose first statement was begin_attempt.sql: a
+-- COMMIT of the handler's own would have made its writes happen without the completion.
+--
 -- No SKIP LOCKED: the row may be under renewal by this very worker, which is over in a moment
 -- (lock_timeout bounds it). After the wait the fence is checked on the newest version of the row.
 with mine as materialized (
@@ -34,5 +37,9 @@ logged as (
     from mine join done using (id)
     returning task_id
 )
-select coalesce(
-    (select task_id from logged), scheduler.refuse_lost_lease(%(task)s, %(token)s))
+select case
+    when current_setting('scheduler.attempt', true) is distinct from %(owner)s || ':' || %(token)s
+        then scheduler.refuse_other_transaction(%(task)s)
+    else coalesce(
+        (select task_id from logged), scheduler.refuse_lost_lease(%(task)s, %(token)s))
+end

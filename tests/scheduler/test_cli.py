@@ -224,7 +224,14 @@ def test_without_a_database_both_ways_to_give_one_are_named(
 
 
 def test_text_that_is_no_connection_url_is_wrong_usage(run: Run) -> None:
-    refused(run("status", "--database", "nonsense"), 2, "is no connection URL: missing")
+    refused(run("status", "--database", "nonsense"), 2, "is neither a connection URL")
+
+
+@pytest.mark.parametrize("url", ["postgresql://u:sekret@[::1/db", "postgresql://u:sek%zzret@h/db"])
+def test_a_url_that_cannot_be_read_is_not_repeated_with_its_password(run: Run, url: str) -> None:
+    answer = run("status", "--database", url)
+    refused(answer, 2, "is neither a connection URL")
+    assert "sek" not in answer.err
 
 
 def test_permission_denied_is_said_in_one_line(on: Run, dsn: str, db: Connection) -> None:

@@ -10,7 +10,14 @@ import pytest
 from psycopg import Connection
 
 from scheduler.dead_letter import discard, requeue
-from scheduler.finish import complete, complete_in_transaction, fail, release, snooze
+from scheduler.finish import (
+    begin_attempt,
+    complete,
+    complete_in_transaction,
+    fail,
+    release,
+    snooze,
+)
 from scheduler.lease import Lease, reclaim, renew
 from scheduler.tasks import cancel, runs
 from tests.clock import Clock
@@ -77,11 +84,30 @@ def test_a_completion_in_a_transaction_commits_with_the_effect(db: Connection) -
     lease = take_one(db).lease
     db.execute("create table effects (task bigint)")
     with db.transaction():
+        begin_attempt(db, lease, LEASE)
         db.execute("insert into effects values (%s)", [number])
         complete_in_transaction(db, lease)
     assert task(db, number).status == "completed"
     assert outcomes(db, number) == ["completed"]
     assert db.execute("select task from effects").fetchall() == [(number,)]
+
+
+def test_a_completion_is_refused_outside_the_transaction_that_the_attempt_began(
+    db: Connection,
+) -> None:
+    (number,) = put(db)
+    lease = take_one(db).lease
+
+    def in_another() -> None:
+        with db.transaction():
+            begin_attempt(db, lease, LEASE)
+        with db.transaction():
+            complete_in_transaction(db, lease)
+
+    with pytest.raises(psycopg.DatabaseError, match="ended its transaction by itself") as refused:
+        in_another()
+    assert refused.value.sqlstate == "LP008"
+    assert task(db, number).status == "running"
 
 
 # The zombie: an attempt whose lease is gone, in each way it can be, writes in each way it can.
@@ -191,6 +217,7 @@ def write_complete_in_transaction(db: Connection, lease: Lease) -> None:
 
     def write() -> None:
         with db.transaction():
+            begin_attempt(db, lease, LEASE)
             db.execute("insert into effects values (1)")
             complete_in_transaction(db, lease)
 
@@ -276,7 +303,7 @@ def test_a_completion_in_a_transaction_waits_for_a_renewal_of_its_own_worker(
     (number,) = put(db)
     lease = take_one(db).lease
     with psycopg.connect(dsn) as handler:
-        handler.execute("select 1")
+        begin_attempt(handler, lease, LEASE)
         assert renew(db, [lease], [LEASE])
         complete_in_transaction(handler, lease)
         handler.commit()

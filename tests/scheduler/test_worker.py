@@ -18,6 +18,7 @@ from typing import Any
 import psycopg
 import pytest
 from psycopg import Connection
+from psycopg.rows import dict_row
 
 from chaos.cluster.ports import Reservation
 from chaos.cluster.postgres import Postgres, postgres
@@ -299,7 +300,7 @@ def test_an_async_function_behind_a_plain_one_is_not_taken_for_done(
         for made in (plain, transactional):
             number = enqueue(effects, made, 1)
             over(effects, number, "dead")
-            assert "returned an awaitable" in (task(effects, number).last_error or "")
+            assert "for which nobody waits" in (task(effects, number).last_error or "")
 
 
 def test_a_worker_leaves_a_kind_that_it_does_not_know(db: Connection, dsn: str) -> None:
@@ -866,3 +867,181 @@ def test_a_handler_that_cannot_take_its_arguments_is_refused_at_once(style: str)
     register = getattr(Registry(), style)("work", int)
     with pytest.raises(TypeError, match="the handler of kind 'work' must take attempt, payload"):
         register(lambda attempt: None)
+
+
+class Later(Snooze):
+    """A snooze that forgot to say for how long."""
+
+    def __init__(self) -> None:
+        pass
+
+
+def unprintable() -> BaseException:
+    """An exception that the traceback module itself stumbles over."""
+    return SyntaxError("m", ("f", 1, "a", "text"))  # type: ignore[arg-type] # wrong on purpose
+
+
+@pytest.mark.parametrize(
+    "error", [Later, unprintable, SystemExit], ids=["snooze", "syntax", "exit"]
+)
+def test_whatever_a_handler_raises_ends_its_attempt_and_not_its_slot(
+    db: Connection, dsn: str, error: Any
+) -> None:
+    registry = Registry()
+
+    @registry.kind("work", int, retry=RetryPolicy(max_attempts=1))
+    def work(attempt: Attempt, payload: int) -> None:
+        if payload:
+            raise error()
+
+    numbers = enqueue_many(db, work, [1, 0])
+    with running(worker(registry, dsn, slots=1)):
+        over(db, numbers[0], "dead")
+        over(db, numbers[1])
+
+
+def test_an_observer_that_fails_ends_nothing(
+    db: Connection, dsn: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    registry = Registry()
+
+    @registry.kind("work", int, lease=SHORT)
+    def work(attempt: Attempt, payload: int) -> None:
+        Event().wait(2 * SHORT.total_seconds())
+
+    def fail(what: str, lease: Lease, detail: str) -> None:
+        raise RuntimeError(f"cannot take {what}")
+
+    number = enqueue(db, work, 1)
+    with running(worker(registry, dsn, observe=fail)):
+        over(db, number)
+    assert outcomes(db, number) == ["completed"]
+    assert "the observer failed on 'renewed'" in caplog.text
+
+
+@pytest.mark.parametrize("style", ["kind", "transactional"])
+def test_a_generator_is_refused_as_a_handler(style: str) -> None:
+    def plain(attempt: Attempt, payload: int) -> Iterator[None]:
+        yield
+
+    async def asynchronous(attempt: Attempt, payload: int) -> Any:
+        yield
+
+    for handler in (plain, asynchronous):
+        with pytest.raises(TypeError, match="a handler with `yield`"):
+            getattr(Registry(), style)("work", int)(handler)
+
+
+def test_a_future_that_a_handler_returns_is_not_taken_for_done(db: Connection, dsn: str) -> None:
+    registry: Registry = Registry()
+
+    def work(attempt: Attempt, payload: int) -> Any:
+        return ThreadPoolExecutor(1).submit(int)
+
+    made = registry.kind("work", int, retry=RetryPolicy(max_attempts=1))(work)
+    number = enqueue(db, made, 1)
+    with running(worker(registry, dsn)):
+        over(db, number, "dead")
+
+
+def test_a_transaction_may_idle_for_its_own_kind_s_lease_not_the_shortest(
+    db: Connection, dsn: str
+) -> None:
+    registry = Registry()
+
+    @registry.kind("short", int, lease=SHORT)
+    def short(attempt: Attempt, payload: int) -> None:
+        """Has the shortest lease."""
+
+    @registry.transactional("long", int, lease=LEASE)
+    def long(attempt: Attempt, payload: int, connection: Connection) -> None:
+        Event().wait(3 * SHORT.total_seconds())
+
+    number = enqueue(db, long, 1)
+    with running(worker(registry, dsn)):
+        over(db, number)
+    assert outcomes(db, number) == ["completed"]
+
+
+def test_an_outcome_that_the_database_refuses_becomes_a_failure_and_others_are_written(
+    db: Connection, dsn: str
+) -> None:
+    registry = Registry()
+
+    @registry.kind("work", int, retry=RetryPolicy(max_attempts=1))
+    def work(attempt: Attempt, payload: int) -> None:
+        if payload:
+            snooze = Snooze(MICROSECOND)
+            snooze._delay = timedelta(days=3_000_000)
+            raise snooze
+
+    numbers = enqueue_many(db, work, [1, 0])
+    with running(worker(registry, dsn)):
+        over(db, numbers[0], "dead")
+        over(db, numbers[1])
+    error = task(db, numbers[0]).last_error or ""
+    assert error.startswith("the database refused to write that it snoozed")
+
+
+@pytest.mark.parametrize("chain", ["commit and chain", "commit; begin"])
+def test_a_transaction_that_a_handler_put_in_place_of_its_own_is_refused(
+    effects: Connection, dsn: str, chain: str
+) -> None:
+    registry = Registry()
+
+    @registry.transactional("work", int, retry=RetryPolicy(max_attempts=1))
+    def work(attempt: Attempt, payload: int, connection: Connection) -> None:
+        effect(connection, attempt)
+        connection.execute(chain.encode())
+
+    number = enqueue(effects, work, 1)
+    with running(worker(registry, dsn)):
+        over(effects, number, "dead")
+    assert "ended its transaction by itself" in (task(effects, number).last_error or "")
+
+
+def test_a_handler_gets_a_session_as_if_it_were_new(effects: Connection, dsn: str) -> None:
+    registry, seen = Registry(), list[Any]()
+    effects.execute("create role actor_of_tests superuser")
+
+    @registry.transactional("work", int)
+    def work(attempt: Attempt, payload: int, connection: Connection) -> None:
+        seen.extend(
+            connection.execute(
+                "select current_user, to_regclass('pg_temp.left_over'),"
+                " (select count(*) from pg_locks where locktype = 'advisory'"
+                "  and pid = pg_backend_pid())"
+            )
+        )
+        connection.execute("create temp table left_over (x int)")
+        connection.execute("select pg_advisory_lock(1)")
+        connection.execute("set role actor_of_tests")
+        connection.row_factory = dict_row  # type: ignore[assignment] # as an application may do
+
+    numbers = enqueue_many(effects, work, [1, 2])
+    with running(worker(registry, dsn, slots=1)):
+        for number in numbers:
+            over(effects, number)
+    effects.execute("drop role actor_of_tests")
+    assert seen == [("postgres", None, 0)] * 2
+
+
+@pytest.mark.parametrize(
+    ("setting", "value", "error"),
+    [
+        ("poll", timedelta(0), ValueError),
+        ("poll", timedelta.max, ValueError),
+        ("poll", 1, TypeError),
+        ("reclaim_every", timedelta(seconds=-1), ValueError),
+        ("grace", timedelta(seconds=-1), ValueError),
+        ("give_up", timedelta(seconds=-1), ValueError),
+        ("name", "a\0b", ValueError),
+    ],
+)
+def test_a_setting_that_cannot_be_meant_is_refused(
+    setting: str, value: Any, error: type[Exception]
+) -> None:
+    registry = Registry()
+    registry.kind("work", int)(ignore)
+    with pytest.raises(error, match=setting):
+        worker(registry, "", **{setting: value})

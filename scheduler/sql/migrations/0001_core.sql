@@ -132,9 +132,12 @@ create table scheduler.run_log_rest partition of scheduler.run_log default;
 
 -- Create the monthly partitions from this month to `ahead` months on. Safe to call at any time and
 -- from many sessions: whoever does not get the lock leaves the work to whoever has it. A month
--- whose rows already went to run_log_rest stays there: moving them would block the queue.
+-- whose rows already went to run_log_rest stays there: moving them would block the queue. A new
+-- partition locks the whole log: behind one long reader every completion would wait in line, so this
+-- gives up soon instead (lock_not_available), to be called again.
 create function scheduler.add_run_log_partitions(ahead integer) returns integer
-    language plpgsql as $$
+    language plpgsql
+    set lock_timeout = '100ms' as $$
 declare
     month date;
     name  text;
@@ -188,4 +191,13 @@ create function scheduler.refuse_lost_lease(task bigint, token bigint) returns b
 begin
     raise exception 'task % is no longer held under token %', task, token
         using errcode = 'LP001';
+end $$;
+
+-- Refuse a completion outside the transaction that the worker began. SQLSTATE LP008.
+create function scheduler.refuse_other_transaction(task bigint) returns bigint
+    language plpgsql as $$
+begin
+    raise exception 'the handler of task % ended its transaction by itself: what it wrote is not tied'
+        ' to the completion and may happen again', task
+        using errcode = 'LP008';
 end $$;
