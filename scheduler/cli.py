@@ -35,7 +35,7 @@ from scheduler.cli_shared import (
     refuse_others,
     url,
 )
-from scheduler.client import FARTHEST, enqueue
+from scheduler.client import FARTHEST, Priority, Unique, enqueue, enqueue_unique
 from scheduler.errors import PayloadError, ScheduleError, SchedulerError, UnknownKindError
 from scheduler.migrate import applied_version, migrate
 from scheduler.terminal import age, raw_payload, say, show, table
@@ -47,6 +47,15 @@ EXIT_CODES = (
     " 2 wrong usage (options, times, APP, KIND, PAYLOAD_JSON)."
 )
 DRAINING = b"draining; a second signal ends this worker at once\n"
+
+
+class PriorityName(StrEnum):
+    """The names of `Priority`, as the command line takes them."""
+
+    LOW = "low"
+    NORMAL = "normal"
+    HIGH = "high"
+    URGENT = "urgent"
 
 
 class LogLevel(StrEnum):
@@ -104,6 +113,13 @@ def worker(
         typer.Argument(metavar="APP", help="module:attribute of a Registry.", show_default=False),
     ],
     database: Database = None,
+    queue: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Serve only kinds of this queue; may be repeated. Default: all of APP's.",
+            show_default=False,
+        ),
+    ] = None,
     slots: Annotated[int, typer.Option(min=1, max=10_000, help="Handlers run at once.")] = 10,
     prefetch: Annotated[
         int, typer.Option(min=0, max=10_000, help="Tasks claimed to wait here besides.")
@@ -124,23 +140,25 @@ def worker(
 ) -> None:
     """Run tasks until SIGTERM or SIGINT, then drain: a second signal ends the process at once."""
     kinds = load_registry(registry)
-    if not kinds.kinds:
-        raise UsageMistakeError(f"{registry} has no kinds: a worker would have nothing to run")
     logging.basicConfig(
         level=log_level.upper(),
         stream=sys.stderr,
         format="%(asctime)s %(levelname)s %(name)s: %(message)s",
     )
-    running = Worker(
-        kinds,
-        url(database),
-        name=name,
-        slots=slots,
-        prefetch=prefetch,
-        poll=_span("--poll", poll),
-        reclaim_every=_span("--reclaim-every", reclaim_every),
-        grace=_span("--grace", grace),
-    )
+    try:
+        running = Worker(
+            kinds,
+            url(database),
+            name=name,
+            queues=queue,
+            slots=slots,
+            prefetch=prefetch,
+            poll=_span("--poll", poll),
+            reclaim_every=_span("--reclaim-every", reclaim_every),
+            grace=_span("--grace", grace),
+        )
+    except ValueError as error:
+        raise UsageMistakeError(f"{registry}: {error}") from None
     with connected(database):
         pass  # say at once what is wrong with the database
 
@@ -181,10 +199,23 @@ def enqueue_command(
         float | None,
         typer.Option(metavar="SECONDS", help="How long until it is due.", show_default=False),
     ] = None,
+    priority: Annotated[
+        PriorityName,
+        typer.Option(help="A level counts as due a minute earlier than the one below."),
+    ] = PriorityName.NORMAL,
+    key: Annotated[
+        str | None,
+        typer.Option(
+            "--unique-key",
+            metavar="KEY",
+            help="Enqueue only if no task of the kind with this key is waiting or running.",
+            show_default=False,
+        ),
+    ] = None,
     database: Database = None,
     as_json: Json = False,
 ) -> None:
-    """Enqueue one task and print its id."""
+    """Enqueue one task and print its id; under a key, the id of the task that has it."""
     if registry is None:
         raise UsageMistakeError(
             "no application: give --app module:attribute or set SCHEDULER_APP in the environment"
@@ -195,9 +226,20 @@ def enqueue_command(
     value = chosen.load(text)
     run_at = None if at is None else _time(at)
     span = None if delay is None else _span("--delay", delay)
+    level = Priority[priority.upper()]
+    if key is None:
+        with connected(database) as connection:
+            task = enqueue(connection, chosen, value, run_at=run_at, delay=span, priority=level)
+        show({"task": task, "created": True}, as_json, str(task))
+        return
+    unique = _unique(key)
     with connected(database) as connection:
-        task = enqueue(connection, chosen, value, run_at=run_at, delay=span)
-    show({"task": task}, as_json, str(task))
+        task, created = enqueue_unique(
+            connection, chosen, value, unique, run_at=run_at, delay=span, priority=level
+        )
+    show({"task": task, "created": created}, as_json, str(task))
+    if not created:
+        say(f"task {task} has this key already")
 
 
 @app.command()
@@ -218,8 +260,8 @@ def status(database: Database = None, as_json: Json = False) -> None:
     show(
         document,
         as_json,
-        table(["kind", "status", "tasks", "oldest due"], rows),
-        f"oldest due: {age(oldest) or 'nothing is due'}",
+        table(["kind", "status", "tasks", "longest wait"], rows),
+        f"longest wait: {age(oldest) or 'nothing is due'}",
         f"schema version: {version}",
         f"clock: {clock}",
     )
@@ -232,12 +274,15 @@ def history(task: Id, database: Database = None, as_json: Json = False) -> None:
         found, runs = tasks.get(connection, task), tasks.runs(connection, task)
     if found is None:
         raise NotSoError(f"there is no task {task}")
+    fields = asdict(found)
+    if found.status not in ("pending", "running"):
+        del fields["next_run_at"]  # of the past, and of no meaning any more
     names = ["attempt", "token", "owner", "claimed", "finished", "outcome", "error"]
-    rows = [astuple(run) for run in runs]
+    rows = [(*astuple(run)[:-1], (run.error or "").partition("\n")[0]) for run in runs]
     show(
         {"task": raw_payload(found), "runs": runs},
         as_json,
-        table(["task", ""], list(asdict(found).items())),
+        table(["task", ""], list(fields.items())),
         table(names, rows) if rows else "no attempt has finished",
     )
 
@@ -250,6 +295,13 @@ def cancel(ids: Ids, database: Database = None, as_json: Json = False) -> None:
     document = {"cancelled": [{"task": task, "was": status} for task, status in was.items()]}
     show(document, as_json, *(f"cancelled {task}, was {was[task]}" for task in was))
     refuse_others(ids, was, "neither waiting nor running, or do not exist")
+
+
+def _unique(key: str) -> Unique:
+    try:
+        return Unique(key)
+    except ValueError as error:
+        raise UsageMistakeError(f"--unique-key: {error}") from None
 
 
 def _time(text: str) -> datetime:

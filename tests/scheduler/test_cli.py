@@ -401,7 +401,7 @@ def test_what_a_module_prints_is_no_data(
 ) -> None:
     name = module("print('hello')\n" + APP)
     answer = on("enqueue", "greet", '{"name": "x"}', "--app", f"{name}:app", "--json")
-    assert list(answer.document) == ["task"]
+    assert list(answer.document) == ["task", "created"]
     assert answer.err == "hello\n"
 
 
@@ -410,7 +410,7 @@ def test_what_a_module_prints_is_no_data(
 
 def test_status_of_an_empty_queue(on: Run) -> None:
     answer = on("status")
-    assert "oldest due: nothing is due" in answer.out
+    assert "longest wait: nothing is due" in answer.out
     assert "clock: statement_timestamp()" in answer.out
     assert (answer.code, answer.err) == (0, "")
 
@@ -432,7 +432,7 @@ def test_status_counts_by_kind_and_status_and_shows_the_oldest_due(
     ]
     human = on("status").out
     assert ["greet", "pending", "3", "2:00:00"] in [line.split() for line in human.splitlines()]
-    assert "oldest due: 2:00:00" in human
+    assert "longest wait: 2:00:00" in human
 
 
 def test_history_shows_the_task_and_its_finished_attempts(
@@ -575,6 +575,38 @@ def test_a_payload_is_shown_as_it_is_stored(on: Run, db: Connection, payload: st
         assert (answer.code, payload in answer.out) == (0, True), command
 
 
+def test_a_priority_and_a_key_are_taken(on: Run, db: Connection, app: str) -> None:
+    words = ["enqueue", "greet", '{"name": "x"}', "--app", app, "--unique-key", "k"]
+    first = on(*words, "--priority", "urgent", "--json").document
+    again = on(*words)
+    assert first == {"task": int(again.out), "created": True}
+    assert again.err == f"task {first['task']} has this key already\n"
+    assert db.execute("select priority, unique_key from scheduler.tasks").fetchall() == [(3, "k")]
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (["--priority", "most"], "Invalid value for '--priority'"),
+        (["--unique-key", ""], "--unique-key: a unique key has 1 to 500 characters"),
+    ],
+)
+def test_a_priority_or_key_that_cannot_be_meant_is_wrong_usage(
+    off: Run, app: str, options: list[str], words: str
+) -> None:
+    answer = off("enqueue", "greet", '{"name": "x"}', "--app", app, *options)
+    assert (answer.code, words in " ".join(answer.err.split())) == (2, True)
+
+
+def test_the_attempts_in_a_history_show_the_first_line_of_each_error(
+    on: Run, db: Connection
+) -> None:
+    [task] = dead(db, error="the message\nand its traceback")
+    out = on("history", task).out
+    assert out.count("and its traceback") == 1  # as the task's last error, whole
+    assert "next_run_at" not in out
+
+
 # worker
 
 
@@ -584,8 +616,10 @@ def test_a_payload_is_shown_as_it_is_stored(on: Run, db: Connection, payload: st
         (["--slots", "0"], "Invalid value for '--slots'"),
         (["--prefetch", "-1"], "Invalid value for '--prefetch'"),
         (["--log-level", "loud"], "Invalid value for '--log-level'"),
+        (["--queue", "nowhere"], "no kinds in the queues nowhere"),
+        (["--poll", "0"], "poll must be from"),
     ],
-    ids=["slots", "prefetch", "log level"],
+    ids=["slots", "prefetch", "log level", "queue", "poll"],
 )
 def test_worker_options_out_of_range_are_wrong_usage(
     off: Run, app: str, options: list[str], words: str
