@@ -1,0 +1,26 @@
+"""Every interleaving of a few actors' SQL on a real PostgreSQL, one step at a time.
+
+`explore` searches, `replay` runs one schedule again. docs/explorer.md tells how.
+"""
+
+from chaos.explore.errors import ExplorerError, ScheduleError
+from chaos.explore.explore import Exploration, explore, explore_program, replay
+from chaos.explore.program import Ending, Endings, Program, Violation
+from chaos.explore.pytest_code import pytest_function
+from chaos.explore.run import Bounds, Trace
+
+__all__ = [
+    "Bounds",
+    "Ending",
+    "Endings",
+    "Exploration",
+    "ExplorerError",
+    "Program",
+    "ScheduleError",
+    "Trace",
+    "Violation",
+    "explore",
+    "explore_program",
+    "pytest_function",
+    "replay",
+]

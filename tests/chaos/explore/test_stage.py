@@ -1,0 +1,300 @@
+"""The stage: real sessions moved step by step, and everything that can happen to them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import psycopg
+import pytest
+from psycopg import Connection
+
+from chaos.explore.errors import ExplorerError, ScheduleError
+from chaos.explore.program import Actor, Program
+from chaos.explore.schedule import parse
+from chaos.explore.stage import Stage
+
+
+def install(connection: Connection) -> None:
+    connection.execute(
+        "create table item (id integer primary key, n integer not null,"
+        " constraint small check (n < 100));"
+        " create table pair (a integer unique deferrable initially deferred)"
+    )
+
+
+def setup(connection: Connection) -> None:
+    connection.execute("delete from pair; delete from item; insert into item values (1, 0), (2, 0)")
+
+
+@contextmanager
+def staged(dsn: str, *, autocommit: bool = True, **actors: Actor) -> Iterator[Stage]:
+    program = Program(setup, actors, lambda _: None, install=install, autocommit=autocommit)
+    with Stage(dsn, program) as stage:
+        yield stage
+
+
+def play(stage: Stage, schedule: str) -> list[str]:
+    """Run these steps; what each did."""
+    stage.begin()
+    for choice in parse(schedule):
+        stage.take(choice)
+    done = [event.did for event in stage.events]
+    stage.finish()
+    return done
+
+
+def numbers(stage: Stage) -> list[int]:
+    return [n for (n,) in stage.admin.execute("select n from item order by id")]
+
+
+def add(connection: Connection) -> None:
+    connection.execute("update item set n = n + %s where id = 1", [1])
+
+
+def add_simply(connection: Connection) -> None:
+    connection.execute("update item set n = n + 1 where id = 1")
+
+
+def take_one(connection: Connection) -> object:
+    return connection.execute(
+        "update item set n = n + 1 where id ="
+        " (select id from item where n = 0 order by id limit %s for update skip locked)"
+        " returning id",
+        [1],
+    ).fetchone()
+
+
+def one_after_other(connection: Connection) -> None:
+    for item in (1, 2):
+        connection.execute("update item set n = n + 1 where id = %s", [item])
+    connection.commit()
+
+
+def other_after_one(connection: Connection) -> None:
+    for item in (2, 1):
+        connection.execute("update item set n = n + 1 where id = %s", [item])
+    connection.commit()
+
+
+@pytest.mark.parametrize("body", [add, add_simply], ids=["extended", "simple protocol"])
+def test_in_autocommit_mode_execute_and_commit_are_two_steps(empty_dsn: str, body: Actor) -> None:
+    with staged(empty_dsn, a=body) as stage:
+        stage.begin()
+        stage.take(parse("a")[0])
+        assert stage.commits_next("a")
+        assert numbers(stage) == [0, 0]
+        stage.take(parse("a")[0])
+        assert numbers(stage) == [1, 0]
+        assert stage.live() == []
+
+
+def test_an_execute_that_holds_its_lock_is_really_skipped(empty_dsn: str) -> None:
+    with staged(empty_dsn, a=take_one, b=take_one) as stage:
+        play(stage, "a b b a")
+        assert [ending.returned for ending in stage.endings().values()] == [(1,), (2,)]
+
+
+def test_a_statement_that_waits_goes_on_in_the_step_that_lets_it(empty_dsn: str) -> None:
+    with staged(empty_dsn, a=add, b=add) as stage:
+        stage.begin()
+        for choice in parse("a b"):
+            stage.take(choice)
+        assert stage.events[-1].waiting == ("b",)
+        assert stage.ready() == ["a"]
+        with pytest.raises(ScheduleError, match="b waits for a lock"):
+            stage.take(parse("b")[0])
+        stage.take(parse("a")[0])
+        assert stage.ready() == ["b"]
+        assert "b: update item" in stage.events[-1].did
+        stage.take(parse("b")[0])
+        assert numbers(stage) == [2, 0]
+
+
+def test_advisory_locks_block_too(empty_dsn: str) -> None:
+    def locker(connection: Connection) -> None:
+        connection.execute("select pg_advisory_xact_lock(%s)", [7])
+        connection.commit()
+
+    with staged(empty_dsn, autocommit=False, a=locker, b=locker) as stage:
+        assert play(stage, "a b a b")[1].startswith("b waits")
+
+
+@pytest.mark.parametrize(("schedule", "victim"), [("a b a b b", "b"), ("a b b a a", "a")])
+def test_of_a_deadlock_the_later_one_is_refused_every_time(
+    empty_dsn: str, schedule: str, victim: str
+) -> None:
+    with staged(empty_dsn, autocommit=False, a=one_after_other, b=other_after_one) as stage:
+        for _ in range(5):
+            done = play(stage, schedule)
+            assert f"{victim}: update item set n = n + 1 where id = $1 -> SQLSTATE 40P01" in done[3]
+            assert isinstance(stage.endings()[victim].error, psycopg.errors.DeadlockDetected)
+
+
+def test_a_serialization_failure_is_the_servers(empty_dsn: str) -> None:
+    def body(connection: Connection) -> None:
+        connection.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ
+        connection.execute("select n from item where id = %s", [1])
+        add(connection)
+        connection.commit()
+
+    with staged(empty_dsn, autocommit=False, a=body, b=body) as stage:
+        play(stage, "a b a a b b")
+        assert isinstance(stage.endings()["b"].error, psycopg.errors.SerializationFailure)
+
+
+def test_a_failed_statement_needs_no_commit(empty_dsn: str) -> None:
+    def too_much(connection: Connection) -> None:
+        for sql in ("update item set n = 100", "update item set n = 100 where id > %s"):
+            with pytest.raises(psycopg.errors.CheckViolation):
+                connection.execute(sql.encode(), [0] if "%" in sql else None)
+
+    with staged(empty_dsn, a=too_much) as stage:
+        assert [did[-5:] for did in play(stage, "a a")] == ["23514", "23514"]
+        assert stage.endings()["a"].ok
+
+
+@pytest.mark.parametrize("values", ["(1), (1)", "(%s), (1)"], ids=["simple protocol", "extended"])
+def test_a_commit_that_fails_is_told_as_such(empty_dsn: str, values: str) -> None:
+    def twice(connection: Connection) -> None:
+        connection.execute(
+            f"insert into pair values {values}".encode(), [1] if "%" in values else None
+        )
+
+    with staged(empty_dsn, a=twice) as stage:
+        assert play(stage, "a a")[1] == "a: commit -> SQLSTATE 23505"
+        assert isinstance(stage.endings()["a"].error, psycopg.errors.UniqueViolation)
+
+
+def test_statements_in_a_pipeline_are_steps_of_their_own(empty_dsn: str) -> None:
+    def pipelined(connection: Connection) -> None:
+        with connection.pipeline(), connection.transaction():
+            add(connection)
+            add(connection)
+
+    with staged(empty_dsn, a=pipelined, b=add) as stage:
+        done = play(stage, "a a b a b")
+        assert done[2].startswith("b waits")
+        assert numbers(stage) == [3, 0]
+
+
+def test_a_crash_before_a_step_undoes_what_is_not_committed(empty_dsn: str) -> None:
+    with staged(empty_dsn, a=add, b=add) as stage:
+        play(stage, "a b a! b")
+        assert numbers(stage) == [1, 0]
+        assert stage.endings()["a"].crashed
+        assert stage.endings()["b"].ok
+
+
+@pytest.mark.parametrize("schedule", ["a a!!", "a!!", "a a?", "a?"])
+@pytest.mark.parametrize("body", [add, add_simply], ids=["extended", "simple protocol"])
+def test_what_the_server_got_is_done_though_nobody_hears_of_it(
+    empty_dsn: str, body: Actor, schedule: str
+) -> None:
+    with staged(empty_dsn, a=body) as stage:
+        play(stage, schedule)
+        assert numbers(stage) == [1, 0]
+        ending = stage.endings()["a"]
+        assert ending.crashed != isinstance(ending.error, psycopg.OperationalError)
+
+
+def test_a_client_that_crashes_while_its_statement_waits_leaves_it_waiting(empty_dsn: str) -> None:
+    with staged(empty_dsn, a=add, b=add) as stage:
+        stage.begin()
+        for choice in parse("a b b!"):
+            stage.take(choice)
+        assert numbers(stage) == [0, 0]
+        stage.take(parse("a")[0])
+        assert numbers(stage) == [2, 0]  # it was sent together with its Sync
+        stage.finish()
+
+
+def test_a_terminated_session_is_rolled_back_and_its_actor_told(empty_dsn: str) -> None:
+    with staged(empty_dsn, a=add, b=add) as stage:
+        play(stage, "a b b^ a^")
+        assert numbers(stage) == [0, 0]
+        for ending in stage.endings().values():
+            assert isinstance(ending.error, psycopg.errors.AdminShutdown)
+
+
+def test_an_actor_that_lost_its_connection_may_open_another(empty_dsn: str) -> None:
+    def stubborn(connection: Connection) -> str:
+        try:
+            add(connection)
+        except psycopg.OperationalError:
+            with psycopg.connect(connection.info.dsn, autocommit=True) as another:
+                add(another)
+            return "twice"
+        return "once"
+
+    with staged(empty_dsn, a=stubborn) as stage:
+        play(stage, "a a? a a")
+        assert stage.endings()["a"].returned == "twice"
+        assert numbers(stage) == [2, 0]
+        play(stage, "a a! ")
+        assert stage.endings()["a"].crashed
+        assert numbers(stage) == [0, 0]
+        play(stage, "a a")
+        assert stage.endings()["a"].returned == "once"
+
+
+def test_what_an_actor_leaves_open_is_rolled_back_in_a_step(empty_dsn: str) -> None:
+    with staged(empty_dsn, autocommit=False, a=add) as stage:
+        assert play(stage, "a a")[1] == "a: rollback"
+        assert numbers(stage) == [0, 0]
+
+
+def test_no_lock_or_setting_of_a_session_outlives_its_schedule(empty_dsn: str) -> None:
+    def messy(connection: Connection) -> object:
+        connection.execute("select pg_advisory_lock(%s)", [1])
+        connection.execute("set search_path = nowhere, public")
+        connection.commit()
+        connection.autocommit = True
+        connection.execute("create temporary table item (n integer)")
+        return connection.execute("select count(*) from public.item").fetchone()
+
+    with staged(empty_dsn, autocommit=False, a=messy, b=add) as stage:
+        for _ in range(2):
+            stage.begin()
+            while stage.ready():
+                stage.take(parse(stage.ready()[0])[0])
+            assert stage.endings()["a"].error is None
+            assert stage.endings()["b"].error is None
+            stage.finish()
+
+
+def test_a_schedule_left_in_the_middle_leaves_nothing_behind(empty_dsn: str) -> None:
+    with staged(empty_dsn, a=add, b=add) as stage:
+        play(stage, "a b")
+        assert play(stage, "a a b b")[-1] == "b: commit"
+        assert numbers(stage) == [2, 0]
+
+
+def test_copy_is_refused_in_so_many_words(empty_dsn: str) -> None:
+    def copies(connection: Connection) -> None:
+        with connection.cursor().copy("copy item to stdout") as copy:
+            list(copy)
+
+    with staged(empty_dsn, a=copies) as stage, pytest.raises(ExplorerError, match="uses COPY"):
+        play(stage, "a")
+
+
+def test_an_unknown_actor_or_a_clock_that_is_not_there_is_named(empty_dsn: str) -> None:
+    with staged(empty_dsn, a=add) as stage:
+        with pytest.raises(ScheduleError, match="no actor 'z'; there are a"):
+            play(stage, "z")
+        with pytest.raises(ScheduleError, match="advance"):
+            play(stage, "+60s")
+        with pytest.raises(ScheduleError, match="a has ended"):
+            play(stage, "a a a")
+
+
+def test_only_a_superuser_can_explore(empty_dsn: str) -> None:
+    with psycopg.connect(empty_dsn, autocommit=True) as connection:
+        connection.execute("create role explorer_nobody login")
+        try:
+            dsn = psycopg.conninfo.make_conninfo(empty_dsn, user="explorer_nobody")
+            with pytest.raises(ExplorerError, match="superuser"), staged(dsn, a=add):
+                pass
+        finally:
+            connection.execute("drop role explorer_nobody")
