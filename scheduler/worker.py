@@ -188,7 +188,7 @@ class Worker:
     # The dispatcher.
 
     def _dispatch(self, connection: Connection) -> None:
-        healthy = self._monotonic()
+        failing_since: float | None = None
         draining_until: float | None = None
         while True:
             try:
@@ -199,7 +199,7 @@ class Worker:
                         draining_until = self._monotonic() + self._grace
                         self._slots.drain()
                     self._sleep(self._turn(connection))
-                    healthy = self._monotonic()
+                    failing_since = None
                 self._write(connection)
                 connection.close()
                 return
@@ -208,7 +208,11 @@ class Worker:
                 # or this may be a former primary that is read-only now.
                 log.warning("worker %s lost its database session: %s", self.name, error)
                 connection.close()
-                away = self._monotonic() - healthy
+                # From the first failure on, not from the last success: this process may itself
+                # have stood still in between, and has asked nobody yet.
+                now = self._monotonic()
+                failing_since = now if failing_since is None else failing_since
+                away = now - failing_since
                 if away > self._give_up or (self._stopping and away > self._grace):
                     raise DatabaseUnreachableError(
                         f"the database has not answered for {away:.0f} s: {str(error).strip()}"

@@ -82,7 +82,7 @@ class Watch:
     def __init__(self, tasks: int, attempts: int, claims: int) -> None:
         """So many tasks, all due, with so many attempts each; a claim may take `claims`."""
         self._setup = _SETUP.format(tasks=tasks, attempts=attempts).encode()
-        self._rules = replace(RULES, claim_limit=claims)
+        self._rules = replace(RULES, claim_limit=claims, snooze_delay=None)
         self._commits: dict[tuple[_Raw, ...], tuple[Commit, ...]] = {}  # judged, and found right
         self._begin()
 

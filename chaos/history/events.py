@@ -104,7 +104,9 @@ class Note(NamedTuple):
     - `refused`: a write of this holder was refused by the fence (`detail`: which write);
     - `reclaimed`: this worker took back the expired lease of another (whose token and owner these
       are; `detail`: what became of the task);
-    - `acknowledged`: the client's enqueue of this task was acknowledged (no token, no owner).
+    - `acknowledged`: the client knows that its enqueue of this task is committed, from the reply or
+      by asking later (no token, no owner); `detail` is the earliest due time that it ordered, in
+      microseconds, or empty if that is not known.
     """
 
     at: int
@@ -116,8 +118,24 @@ class Note(NamedTuple):
     detail: str
 
 
+# Targets of a fault that is everybody's.
+SERVER_WIDE = frozenset({"", "database", "server"})
+
+
 class Fault(NamedTuple):
-    """Something the harness did. `action` is `inject`, `heal` or `bite`."""
+    """Something the harness did, or saw happen to a process.
+
+    `action` is one of
+    - `plan`: the scenario wants this fault (no target); `detail` is how many times;
+    - `inject`, `heal`: it was put in place, and taken away; without a heal, a fault of a worker
+      lasts for as long as the process and a fault of the server is over at once;
+    - `bite`: it had its intended effect (`detail`: which);
+    - `death` (the name, too, is `death`): a worker process ended that the harness did not end;
+      `detail` is its exit code, negative for a signal, or says in words how it ended otherwise.
+
+    `target` is the worker process, or several with spaces between; one of `SERVER_WIDE`; or, for a
+    fault that tasks are, which ones (`12 tasks`): its name is then the kind of those tasks.
+    """
 
     at: int
     name: str
@@ -154,6 +172,7 @@ class Rules:
     steps: frozenset[Step]
     gives_back: frozenset[str]  # outcomes that lower `attempts` by one
     claim_limit: int  # rows that one claim may take: no two claims share an owner
+    snooze_delay: int | None = None  # microseconds that each snooze asks for, if all ask the same
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,6 +185,29 @@ class Phases:
     reclaim_bound: int  # microseconds from the later of expiry and heal to the reclaim's commit
     progress_bound: int  # microseconds from heal until everything due is done
     lag: int  # the largest scheduling lag measured during the run, in microseconds
+
+    # A bound is the system's; what the machine adds to it is not the system's fault. A machine that
+    # lags by more than the bound itself measures nothing but itself.
+
+    @property
+    def allowed_reclaim(self) -> int:
+        """`reclaim_bound` with the machine's lag on top."""
+        return self.reclaim_bound + self.lag
+
+    @property
+    def allowed_progress(self) -> int:
+        """`progress_bound` with the machine's lag on top."""
+        return self.progress_bound + self.lag
+
+    @property
+    def starved_reclaim(self) -> bool:
+        """Whether a breach of `reclaim_bound` proves nothing."""
+        return self.lag > self.reclaim_bound
+
+    @property
+    def starved_progress(self) -> bool:
+        """Whether a breach of `progress_bound` proves nothing."""
+        return self.lag > self.progress_bound
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,7 @@ Folding once keeps every invariant linear in the history and lets it speak of `b
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -33,6 +33,14 @@ class Moved(NamedTuple):
             or (before.token, before.owner) != (after.token, after.owner)
         )
 
+    @property
+    def ends_lease(self) -> bool:
+        """Whether this step took a lease away: the row runs no more, or on another lease."""
+        before = self.before
+        if before is None or before.state != RUNNING:
+            return False
+        return self.after is None or self.after.state != RUNNING or self.is_claim
+
 
 @dataclass(slots=True)
 class Life:
@@ -50,6 +58,14 @@ class Life:
         """The task as the last commit left it; None if it was deleted or never seen."""
         return self.moves[-1].after if self.moves else None
 
+    @property
+    def kind(self) -> str | None:
+        """The task's kind; None if no commit shows the task."""
+        for move in self.moves:
+            if move.after is not None:
+                return move.after.kind
+        return None
+
 
 def lives(history: History) -> dict[int, Life]:
     """Fold a history into one life per task, keyed by task id."""
@@ -62,17 +78,17 @@ def lives(history: History) -> dict[int, Life]:
         return one
 
     for commit in history.commits:
-        ended = {row.task: row for row in commit.ended}
-        for change in commit.changes:
-            one = life(change.task)
-            before, after = one.last, change.row
-            # A commit may also renew the lease that it then ends: only the end is the log row's.
-            ends = before is not None and before.state == RUNNING
-            ends = ends and (after is None or after.state != RUNNING)
-            log = ended.get(change.task) if ends else None
-            one.moves.append(Moved(commit.seq, commit.at, before, after, log))
+        ends: list[tuple[Life, int]] = []  # where the ends of leases are in which life
+        for task, after in commit.changes:
+            one = life(task)
+            move = Moved(commit.seq, commit.at, one.last, after, None)
+            if move.ends_lease:
+                ends.append((one, len(one.moves)))
+            one.moves.append(move)
         for row in commit.ended:
             life(row.task).ended.append((commit, row))
+        if ends and commit.ended:
+            _attach(commit.ended, ends)
         for effect in commit.effects:
             life(effect.task).effects.append((commit, effect))
     for note in history.notes:
@@ -80,6 +96,32 @@ def lives(history: History) -> dict[int, Life]:
     for final in history.finals:
         life(final.task).final = final
     return found
+
+
+def _attach(logged: Iterable[Ended], ends: Iterable[tuple[Life, int]]) -> None:
+    """Put each run-log row of a commit beside the change that ended its lease.
+
+    One commit may end several leases of a task (release, claim, complete), and tells in no order
+    which row is whose: the token does. A row whose token no end had is one of a writer that had no
+    right to the lease it ended; it is put beside an end that nobody else logged. A claim over a
+    running row logs nothing unless it says so by token.
+    """
+    rows: dict[tuple[int, int], Ended] = {}
+    for row in logged:
+        rows.setdefault((row.task, row.token), row)
+    unlogged = []
+    for life, index in ends:
+        move = life.moves[index]
+        assert move.before is not None
+        own = rows.pop((life.task, move.before.token), None)
+        if own is not None:
+            life.moves[index] = move._replace(ended=own)
+        elif not move.is_claim:
+            unlogged.append((life, index))
+    for life, index in unlogged:
+        stray = next((key for key in rows if key[0] == life.task), None)
+        if stray is not None:
+            life.moves[index] = life.moves[index]._replace(ended=rows.pop(stray))
 
 
 def claims(life: Life) -> Iterator[Moved]:

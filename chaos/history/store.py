@@ -1,6 +1,6 @@
 """A history as a file: JSON lines that can be judged again anywhere, gzip if the name ends in .gz.
 
-    {"format":"leaseproof-history","version":1}
+    {"format":"leaseproof-history","version":2}
     {"about":{…},"rules":[…],"phases":[…],"unknown":0,"named":[…]}
     ["commit",seq,at,xid,[[task,row or null],…],[ended,…],[effect,…]]
     ["note",…]  ["fault",…]  ["final",…]
@@ -40,7 +40,9 @@ from chaos.history.events import (
 from chaos.history.events import Final as FinalRow
 
 FORMAT: Final = "leaseproof-history"
-VERSION: Final = 1
+VERSION: Final = 2
+# Version 1 had no delay of snoozes in its rules: it was not known.
+READABLE: Final = (1, VERSION)
 
 # Raw text, not \u escapes: two lone surrogates side by side would come back from escapes as the
 # one character they spell. "surrogatepass" gives each its own bytes.
@@ -116,12 +118,10 @@ def load(path: Path) -> History:
                 checksum = zlib.crc32(line, checksum)
         if not ended:
             raise ValueError("the file is cut off here")
-        steps, gives_back, claim_limit = head["rules"]
+        steps, gives_back, *numbers = head["rules"]
         return History(
             about=head["about"],
-            rules=Rules(
-                frozenset(Step(*step) for step in steps), frozenset(gives_back), claim_limit
-            ),
+            rules=Rules(frozenset(Step(*step) for step in steps), frozenset(gives_back), *numbers),
             phases=Phases(*head["phases"]),
             commits=tuple(commits),
             notes=tuple(notes),
@@ -147,6 +147,7 @@ def _records(history: History) -> Iterator[object]:
             sorted(steps, key=lambda step: (step[0], step[1], step[2] or "")),
             sorted(rules.gives_back),
             rules.claim_limit,
+            rules.snooze_delay,
         ],
         "phases": [
             phases.began,
@@ -175,7 +176,7 @@ def _check_header(header: object) -> None:
     version = header["version"]
     if version > VERSION:
         raise ValueError(f"format version {version} is newer than this program's, {VERSION}")
-    if version != VERSION:
+    if version not in READABLE:
         raise ValueError(f"there is no format version {version}")
 
 

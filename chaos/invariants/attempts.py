@@ -7,10 +7,12 @@ from dataclasses import dataclass
 from hashlib import sha256
 from math import log
 
-from chaos.history.events import DEAD, PENDING, History, Policy, Row, Rules
-from chaos.history.lives import Life
+from chaos.history.events import DEAD, PENDING, Ended, History, Policy, Row, Rules
+from chaos.history.lives import Life, Moved
 from chaos.invariants.verdict import Verdict
-from chaos.invariants.words import Found, clock, span
+from chaos.invariants.words import Found, clock, many, span
+
+_COUNTED = ("failed", "reclaimed")  # outcomes of attempts that count towards the cap
 
 
 @dataclass(slots=True)
@@ -35,7 +37,8 @@ def attempts_bounded(history: History, lives: Mapping[int, Life]) -> Verdict:
     return found.verdict(
         "attempts-bounded",
         tally.claims,
-        f"{tally.claims} attempts stayed within their caps; {tally.dead} tasks were dead-lettered",
+        f"{many(tally.claims, 'attempt')} within the cap; {many(tally.dead, 'dead letter')}",
+        "no task was claimed",
         {
             "dead_lettered": tally.dead,
             "killed_attempts": tally.killed,
@@ -71,17 +74,23 @@ def _judge_attempts(life: Life, rules: Rules, found: Found, tally: _Tally) -> No
                 f"{before.owner} gave token {before.token} back as never started,"
                 " but its handler had started"
             )
-        if outcome in ("failed", "reclaimed") and before.attempts >= before.max_attempts:
-            wrong += _wrong_last(before, after, outcome)
-        if after.state == DEAD and before.state != DEAD:
+        if (
+            move.ended is not None
+            and outcome in _COUNTED
+            and before.attempts >= before.max_attempts
+        ):
+            wrong += _wrong_last(before, after, move.ended)
+        if _dies(move):
             tally.dead += 1
             if after.attempts < after.max_attempts:
                 wrong.append(
-                    f"was dead-lettered after {after.attempts} of {after.max_attempts} attempts"
+                    f"was dead-lettered after {after.attempts} of"
+                    f" {many(after.max_attempts, 'attempt')}"
                 )
         if after.max_attempts != before.max_attempts and not requeued:
             wrong.append(
-                f"its cap was moved from {before.max_attempts} to {after.max_attempts} attempts"
+                f"its cap was moved from {before.max_attempts} to"
+                f" {many(after.max_attempts, 'attempt')}"
                 f" at {clock(move.at)}"
             )
         tally.killed += outcome == "reclaimed" and ("finished", *holder) not in noted
@@ -93,7 +102,7 @@ def _wrong_claim(before: Row, after: Row, used: int) -> list[str]:
     if before.attempts >= before.max_attempts:
         return [
             f"{after.owner} claimed it although it had used {before.attempts} of"
-            f" {before.max_attempts} attempts"
+            f" {many(before.max_attempts, 'attempt')}"
         ]
     if after.attempts != before.attempts + 1:
         return [
@@ -117,13 +126,24 @@ def _wrong_count(before: Row, after: Row, expected: int, outcome: str | None) ->
     ]
 
 
-def _wrong_last(before: Row, after: Row, outcome: str) -> list[str]:
+def _wrong_last(before: Row, after: Row, ended: Ended) -> list[str]:
     if after.state != DEAD:
         return [
-            f"its last attempt, {before.attempts} of {before.max_attempts}, was {outcome},"
+            f"its last attempt, {before.attempts} of {before.max_attempts}, was {ended.outcome},"
             f" but it became {after.state} instead of dead"
         ]
-    return [] if after.error else ["was dead-lettered without an error"]
+    if not after.error:
+        return ["was dead-lettered without an error"]
+    if ended.error is not None and after.error != ended.error:
+        return [
+            f"was dead-lettered with the error {_short(after.error)}, but the attempt that"
+            f" exhausted it (token {ended.token}) ended with {_short(ended.error)}"
+        ]
+    return []
+
+
+def _short(error: str) -> str:
+    return repr(error if len(error) <= 80 else error[:79] + "…")
 
 
 def _judge_dead_letter(life: Life, found: Found) -> None:
@@ -133,19 +153,43 @@ def _judge_dead_letter(life: Life, found: Found) -> None:
     seq = life.moves[-1].seq if life.moves else None
     if final.payload_now != final.payload_enqueued:
         found.add(life.task, seq, "is dead-lettered, but not with the payload it was enqueued with")
+    last = next((move.ended for move in reversed(life.moves) if _dies(move)), None)
     if not final.error:
         found.add(life.task, seq, "is dead-lettered, but its last error is gone")
+    elif last is not None and last.error is not None and final.error != last.error:
+        found.add(
+            life.task,
+            seq,
+            f"is dead-lettered with the error {_short(final.error)}, but the attempt that"
+            f" exhausted it (token {last.token}) ended with {_short(last.error)}",
+        )
+
+
+def _dies(move: Moved) -> bool:
+    before, after = move.before, move.after
+    return before is not None and before.state != DEAD and after is not None and after.state == DEAD
 
 
 def backs_off(history: History, lives: Mapping[int, Life]) -> Verdict:
-    """After a failed attempt the next due time is exactly what the row's policy says."""
+    """After a failed attempt the next due time is exactly what the row's policy says.
+
+    After a snooze it is not before the attempt's end, and exactly the delay later if all snoozes
+    of this system ask for the same.
+    """
     found = Found()
     judged = 0
     longest = 0.0
     for life in lives.values():
         for move in life.moves:
             ended, before, after = move.ended, move.before, move.after
-            if ended is None or ended.outcome != "failed" or before is None or after is None:
+            if ended is None or before is None or after is None:
+                continue
+            if ended.outcome == "snoozed" and after.state == PENDING:
+                judged += 1
+                wrong = _wrong_snooze(ended, after, history.rules.snooze_delay)
+                if wrong is not None:
+                    found.add(life.task, move.seq, wrong)
+            if ended.outcome != "failed":
                 continue
             if after.state != PENDING or before.policy is None:
                 continue
@@ -165,9 +209,22 @@ def backs_off(history: History, lives: Mapping[int, Life]) -> Verdict:
     return found.verdict(
         "backs-off",
         judged,
-        f"{judged} failed attempts were put off as their policies say",
+        f"{many(judged, 'attempt')} put off exactly as policy or snooze say",
+        "no attempt failed or snoozed to be tried again after a delay that is known",
         {"longest_delay_ms": longest / 1000},
     )
+
+
+def _wrong_snooze(ended: Ended, after: Row, delay: int | None) -> str | None:
+    actual = after.due - ended.finished_at
+    said = (
+        f"attempt {ended.attempt} (token {ended.token}) was snoozed at {clock(ended.finished_at)}"
+    )
+    if actual < 0:
+        return f"{said} and is due again {span(-actual)} before that"
+    if delay is not None and actual != delay:
+        return f"{said} and is due again after {span(actual)}, but it asked for {span(delay)}"
+    return None
 
 
 def delay(policy: Policy, attempts: int, task: int, token: int) -> float:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from chaos.history.events import History
 from chaos.history.lives import Life, claims
 from chaos.invariants.verdict import Verdict
-from chaos.invariants.words import Found, clock, span
+from chaos.invariants.words import Found, clock, many, span
 
 
 @dataclass(slots=True)
@@ -48,22 +48,26 @@ def claim_bounded(history: History, lives: Mapping[int, Life]) -> Verdict:
                 found.add(
                     life.task,
                     move.seq,
-                    f"the claim {owner} was limited to {limit} rows, and this was one more",
+                    f"the claim {owner} was limited to {many(limit, 'row')}, and this was one more",
                 )
             call.task = life.task
     largest = max((call.rows for call in calls.values()), default=0)
     return found.verdict(
         "claim-bounded",
         len(calls),
-        f"{len(calls)} claims took at most {largest} rows each; the limit is {limit}",
+        f"{many(len(calls), 'claim')} of at most {many(largest, 'row')} each; the limit is {limit}",
+        "no claim took a row",
         {"largest_claim": largest, "rows": sum(call.rows for call in calls.values())},
     )
 
 
 def not_early(history: History, lives: Mapping[int, Life]) -> Verdict:
-    """Nothing is claimed before its due time. Both times are of the database's clock."""
+    """Nothing is claimed before its due time, and that is no earlier than what its client ordered.
+
+    Claim and due time are of the database's clock.
+    """
     found = Found()
-    judged = 0
+    judged = ordered = 0
     for life in lives.values():
         for move in claims(life):
             before, after = move.before, move.after
@@ -78,4 +82,25 @@ def not_early(history: History, lives: Mapping[int, Life]) -> Verdict:
                     f" {span(before.due - after.claimed_at)} before it was due"
                     f" at {clock(before.due)}",
                 )
-    return found.verdict("not-early", judged, f"none of {judged} claims came before its time", {})
+        enqueue = life.moves[0] if life.moves else None
+        if enqueue is None or enqueue.after is None:
+            continue
+        for note in life.notes:
+            if note.what == "acknowledged" and note.detail:
+                ordered += 1
+                if enqueue.after.due < int(note.detail):
+                    found.add(
+                        life.task,
+                        enqueue.seq,
+                        f"was ordered for {clock(int(note.detail))}"
+                        f" but was enqueued as due at {clock(enqueue.after.due)}",
+                    )
+                break
+    return found.verdict(
+        "not-early",
+        judged,
+        f"{many(judged, 'claim')}, none before its due time;"
+        f" {many(ordered, 'order')} held to the client's word",
+        "no task was claimed at a time that is known",
+        {"orders": ordered},
+    )

@@ -3,23 +3,17 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Collection, Iterator, Mapping
+from typing import NamedTuple
 
 from chaos.history.events import COMPLETED, DEAD, PENDING, RUNNING, History
 from chaos.history.lives import Life, Moved
+from chaos.invariants.causes import Causes, worker_of
 from chaos.invariants.verdict import Verdict
-from chaos.invariants.words import Found, clock
+from chaos.invariants.words import Found, clock, many
 
 # Outcomes after which another attempt may rightly repeat an effect outside the database.
 EXPLAINS = frozenset({"failed", "released", "snoozed", "cancelled", "reclaimed"})
-
-
-def _kind(life: Life) -> str | None:
-    """The task's kind; None if no commit shows the task."""
-    for move in life.moves:
-        if move.after is not None:
-            return move.after.kind
-    return None
 
 
 def _completes(move: Moved) -> bool:
@@ -39,11 +33,11 @@ def effect_once(history: History, lives: Mapping[int, Life]) -> Verdict:
     A kind is transactional if any task of it has an effect: each of its completions must then have
     exactly one. A requeue starts a new allowance of one.
     """
-    kinds = {_kind(life) for life in lives.values() if life.effects}
+    kinds = {life.kind for life in lives.values() if life.effects}
     found = Found()
     effects = completions = 0
     for life in lives.values():
-        if not life.effects and _kind(life) not in kinds:
+        if not life.effects and life.kind not in kinds:
             continue
         completed = {move.seq: move for move in life.moves if _completes(move)}
         completions += len(completed)
@@ -60,7 +54,8 @@ def effect_once(history: History, lives: Mapping[int, Life]) -> Verdict:
     return found.verdict(
         "effect-once",
         effects,
-        f"{effects} effects were committed with {completions} completions, one each",
+        f"{many(effects, 'effect')} committed with {many(completions, 'completion')}, one each",
+        "no transactional effect was committed",
         {"completions": completions},
     )
 
@@ -109,24 +104,35 @@ def explained_duplicate(history: History, lives: Mapping[int, Life]) -> Verdict:
     """An effect outside the database happens at least once, and each extra one has a reason.
 
     The reason is that its attempt failed, was given back, was cancelled, lost its lease, or was
-    requeued afterwards. The attempt that completed, and one that still runs, need none.
+    requeued afterwards. The attempt that completed, and one that still runs, need none. A lost
+    lease, in turn, explains anything only if something explains the loss (see `causes`); each loss
+    is judged for that, if the worker kept a journal, up to the run's end.
     """
     effects_of = {
         life.task: Counter((note.token, note.owner) for note in life.notes if note.what == "effect")
         for life in lives.values()
         if life.notes
     }
-    kinds = {_kind(lives[task]) for task, effects in effects_of.items() if effects}
+    kinds = {lives[task].kind for task, effects in effects_of.items() if effects}
+    causes = Causes(history, lives)
+    journals = {note.worker for note in history.notes}
     found = Found()
-    happened = completed = duplicates = 0
+    happened = completed = duplicates = lost = 0
     for life in lives.values():
+        losses = [loss for loss in _losses(life, history.phases.ended) if loss.worker in journals]
+        lost += len(losses)
+        causeless = set()
+        for loss in losses:
+            if not causes.explain(loss.worker, loss.since, loss.expired):
+                causeless.add((loss.token, loss.owner))
+                _tell_loss(life, loss, causes, found)
         effects = effects_of.get(life.task)
         if effects:
             total = effects.total()
-            unexplained = _judge_duplicates(life, effects, found) if total > 1 else 0
+            unexplained = _judge_duplicates(life, effects, causeless, found) if total > 1 else 0
             happened += total
             duplicates += max(0, total - 1 - unexplained)
-        elif _kind(life) not in kinds:
+        elif life.kind not in kinds:
             continue
         for move in life.moves:
             if _completes(move):
@@ -140,16 +146,74 @@ def explained_duplicate(history: History, lives: Mapping[int, Life]) -> Verdict:
                 break
     return found.verdict(
         "explained-duplicate",
-        happened,
-        f"{happened} effects happened for {completed} completed tasks;"
-        f" all {duplicates} duplicates are explained",
-        {"completed": completed, "duplicates_explained": duplicates},
+        happened + lost,
+        f"{many(happened, 'effect')} of {many(completed, 'completed task')};"
+        f" {many(duplicates, 'duplicate')} and {many(lost, 'lost lease')}, each explained",
+        "no effect outside the database happened, and no worker with a journal lost a lease",
+        {
+            "effects": happened,
+            "completed": completed,
+            "duplicates_explained": duplicates,
+            "leases_lost": lost,
+        },
     )
 
 
-def _judge_duplicates(life: Life, effects: Mapping[tuple[int, str], int], found: Found) -> int:
+class _Loss(NamedTuple):
+    """A lease that ran out and was taken from its worker."""
+
+    seq: int
+    token: int
+    owner: str
+    worker: str
+    since: int  # when it was given or last renewed
+    expired: int
+
+
+def _losses(life: Life, until: int) -> Iterator[_Loss]:
+    """The leases that were taken back, or claimed away, after they had run out."""
+    since = 0
+    for move in life.moves:
+        held, after, ended = move.before, move.after, move.ended
+        taken = move.is_claim or (ended is not None and ended.outcome == "reclaimed")
+        if taken and held is not None and held.state == RUNNING and move.at <= until:
+            if ended is not None:
+                at = ended.finished_at
+            else:
+                at = move.at if after is None or after.claimed_at is None else after.claimed_at
+            # One that was taken away too early did not run out: that is for `no-overlap`.
+            if held.owner is not None and held.expires is not None and at >= held.expires:
+                worker = worker_of(held.owner)
+                yield _Loss(move.seq, held.token, held.owner, worker, since, held.expires)
+        if after is None or after.state != RUNNING:
+            continue
+        if move.is_claim:
+            since = move.at if after.claimed_at is None else after.claimed_at
+        elif held is None or after.expires != held.expires:
+            since = move.at
+
+
+def _tell_loss(life: Life, loss: _Loss, causes: Causes, found: Found) -> None:
+    if causes.ordered(loss.worker, loss.expired):
+        although = f"nothing was done to {loss.worker} but to ask it to stop"
+    else:
+        although = f"nothing was done to {loss.worker} and it was alive"
+    found.add(
+        life.task,
+        loss.seq,
+        f"the lease of {loss.owner} under token {loss.token} ran out at {clock(loss.expired)}"
+        f" although {although}",
+    )
+
+
+def _judge_duplicates(
+    life: Life,
+    effects: Mapping[tuple[int, str], int],
+    causeless: Collection[tuple[int, str]],
+    found: Found,
+) -> int:
     """Look for a reason for each effect; return how many have none."""
-    reasons = _excused(life)
+    reasons = _excused(life, causeless)
     unexplained = 0
     for (token, owner), times in effects.items():
         if times > 1:
@@ -165,13 +229,16 @@ def _judge_duplicates(life: Life, effects: Mapping[tuple[int, str], int], found:
                 life.task,
                 None,
                 f"the effect of {owner} with token {token} is an extra one, and nothing says that"
-                " this attempt failed, was given back, was cancelled or lost its lease",
+                " this attempt failed, was given back, was cancelled or rightly lost its lease",
             )
     return unexplained
 
 
-def _excused(life: Life) -> set[tuple[int, str]]:
-    """The attempts whose effect needs no further explanation."""
+def _excused(life: Life, causeless: Collection[tuple[int, str]]) -> set[tuple[int, str]]:
+    """The attempts whose effect needs no further explanation.
+
+    `causeless` are those that lost their lease without a cause.
+    """
     excused = set()
     completing: tuple[int, str] | None = None
     requeued = max(
@@ -187,7 +254,8 @@ def _excused(life: Life) -> set[tuple[int, str]]:
     )
     for commit, ended in life.ended:
         key = (ended.token, ended.owner)
-        if ended.outcome in EXPLAINS or commit.seq < requeued:
+        explains = ended.outcome in EXPLAINS and key not in causeless
+        if explains or commit.seq < requeued:
             excused.add(key)
         elif ended.outcome == "completed":
             completing = key
@@ -196,7 +264,7 @@ def _excused(life: Life) -> set[tuple[int, str]]:
     for move in life.moves:
         held = move.before
         if held is not None and held.state == RUNNING and held.owner is not None and move.is_claim:
-            excused.add((held.token, held.owner))  # lost its lease to a claim
+            excused.update({(held.token, held.owner)}.difference(causeless))  # lost it to a claim
     row = life.last
     if row is not None and row.state == RUNNING and row.owner is not None:
         excused.add((row.token, row.owner))

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from chaos.history.events import RUNNING, Ended, History, Row
+from chaos.history.events import Ended, History, Row
 from chaos.history.lives import Life, Moved
 from chaos.invariants.verdict import Verdict
-from chaos.invariants.words import Found, clock
+from chaos.invariants.words import Found, clock, many
 
 BY_HOLDER = frozenset({"completed", "failed", "released", "snoozed"})
 
@@ -44,52 +44,39 @@ def fenced(history: History, lives: Mapping[int, Life]) -> Verdict:
     return found.verdict(
         "fenced",
         by_holder + refused,
-        f"{by_holder} attempts were ended by their holders; {refused} late writes were refused",
+        f"{many(by_holder, 'attempt')} ended by the holder; {many(refused, 'late write')} refused",
+        "no attempt was ended by its holder and no late write was refused",
         {"by_holder": by_holder, "refused": refused, "lease_lost": lost, "zombies": zombies},
-        None if refused or zombies else "no former holder tried to write",
+        None
+        if refused or zombies
+        else "no former holder tried to write: no write was refused, no attempt outlived its lease",
     )
 
 
 def _judge_endings(life: Life, found: Found) -> int:
     """Judge each end of a lease with the run-log row beside it; return how many holders wrote."""
+    beside = set()  # commit and token of the run-log rows that stand beside the end of a lease
+    for move in life.moves:
+        held, ended = move.before, move.ended
+        if ended is not None:
+            assert held is not None
+            beside.add((move.seq, ended.token))
+            if ended.outcome in BY_HOLDER and (ended.token, ended.owner) != (
+                held.token,
+                held.owner,
+            ):
+                _tell_not_holder(life, move.seq, ended, held, found)
+        # A claim over a running row names its writer: the new owner.
+        elif move.ends_lease and not move.is_claim:
+            _tell_unlogged(life, move, found)
     by_holder = 0
-    leaving = [move for move in life.moves if _ends_lease(move)]
-    logged = life.ended
-    i = j = 0
-    # Both lists are in commit order: walk them as one.
-    while i < len(leaving) or j < len(logged):
-        move = leaving[i] if i < len(leaving) else None
-        commit, ended = logged[j] if j < len(logged) else (None, None)
-        if move is not None and (commit is None or move.seq < commit.seq):
-            i += 1
-            # A claim over a running row names its writer: the new owner.
-            if not move.is_claim:
-                _tell_unlogged(life, move, found)
-            continue
-        assert commit is not None
-        assert ended is not None
-        j += 1
+    for commit, ended in life.ended:
         by_holder += ended.outcome in BY_HOLDER
-        if move is None or move.seq > commit.seq:
+        if (commit.seq, ended.token) in beside:
+            beside.remove((commit.seq, ended.token))  # a second such row stands beside nothing
+        else:
             _tell_changed_nothing(life, commit.seq, ended, found)
-            continue
-        i += 1
-        held = move.before
-        assert held is not None
-        if ended.outcome in BY_HOLDER and (ended.token, ended.owner) != (held.token, held.owner):
-            _tell_not_holder(life, move.seq, ended, held, found)
     return by_holder
-
-
-def _ends_lease(move: Moved) -> bool:
-    before, after = move.before, move.after
-    if before is None or before.state != RUNNING:
-        return False
-    return (
-        after is None
-        or after.state != RUNNING
-        or (after.token, after.owner) != (before.token, before.owner)
-    )
 
 
 def _tell_unlogged(life: Life, move: Moved, found: Found) -> None:

@@ -14,6 +14,7 @@ from chaos.invariants.leases import no_overlap, reclaimed_in_time
 from chaos.invariants.lifecycle import conserved, legal_steps, no_lost_task
 from chaos.invariants.progress import progress
 from chaos.invariants.verdict import Outcome, Verdict
+from chaos.invariants.words import many
 
 Invariant = Callable[[History, Mapping[int, Life]], Verdict]
 
@@ -44,7 +45,7 @@ def overall(history: History, verdicts: Iterable[Verdict]) -> Outcome:
     """What the run as a whole shows.
 
     Any failure fails it. It passes only with evidence: each invariant that the scenario named has
-    passed, and each fault that was injected had its effect at least once.
+    passed, and each fault that was planned or injected had its effect at least once.
     """
     outcomes = {verdict.invariant: verdict.outcome for verdict in verdicts}
     if "fail" in outcomes.values():
@@ -55,6 +56,35 @@ def overall(history: History, verdicts: Iterable[Verdict]) -> Outcome:
 
 
 def toothless(history: History) -> frozenset[str]:
-    """The names of the faults that were injected and never bit."""
-    injected = {fault.name for fault in history.faults if fault.action == "inject"}
-    return frozenset(injected - {fault.name for fault in history.faults if fault.action == "bite"})
+    """The names of the faults that were planned or injected and never bit."""
+    meant = {fault.name for fault in history.faults if fault.action in ("plan", "inject")}
+    return frozenset(meant - {fault.name for fault in history.faults if fault.action == "bite"})
+
+
+def why(history: History, verdicts: Iterable[Verdict]) -> str:
+    """Why the run as a whole did not pass, in one sentence for people; empty if it did."""
+    found = {verdict.invariant: verdict for verdict in verdicts}
+    failed = [verdict.invariant for verdict in found.values() if verdict.outcome == "fail"]
+    if failed:
+        *others, last = failed
+        return f"{', '.join(others)} and {last} failed" if others else f"{last} failed"
+    reasons = []
+    for name in sorted(history.named):
+        verdict = found.get(name)
+        if verdict is None:
+            reasons.append(f"{name} is named, and no invariant has that name")
+        elif verdict.outcome != "pass":
+            what = "is inconclusive" if verdict.judged else "judged nothing"
+            reasons.append(f"{name} is named and {what}: {verdict.sentence}")
+    reasons += [_bitless(history, name) for name in sorted(toothless(history))]
+    return "; ".join(reasons)
+
+
+def _bitless(history: History, name: str) -> str:
+    """How far a fault came that never bit."""
+    events = [fault for fault in history.faults if fault.name == name]
+    injected = sum(fault.action == "inject" for fault in events)
+    if injected:
+        return f"fault {name} was injected {many(injected, 'time')} and never bit"
+    planned = sum(int(fault.detail) for fault in events if fault.action == "plan")
+    return f"fault {name} was planned {many(planned, 'time')} and never injected"

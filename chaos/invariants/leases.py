@@ -8,7 +8,7 @@ from typing import NamedTuple
 from chaos.history.events import RUNNING, Ended, History, Note, Row
 from chaos.history.lives import Life, Moved
 from chaos.invariants.verdict import Verdict
-from chaos.invariants.words import Found, clock, span, spread
+from chaos.invariants.words import Found, clock, many, span, spread, starved
 
 
 class _Lease(NamedTuple):
@@ -59,7 +59,8 @@ def no_overlap(history: History, lives: Mapping[int, Life]) -> Verdict:
     return found.verdict(
         "no-overlap",
         judged,
-        f"none of {judged} leases was taken away or run beside another while valid",
+        f"{many(judged, 'lease')}, none taken away or run beside another while valid",
+        "no lease was given",
         {
             "handovers": handovers,
             "zombie_windows": len(zombies),
@@ -218,8 +219,7 @@ def reclaimed_in_time(history: History, lives: Mapping[int, Life]) -> Verdict:
     the bound, a breach is inconclusive.
     """
     phases = history.phases
-    allowed = phases.reclaim_bound + phases.lag
-    starved = phases.lag > phases.reclaim_bound
+    allowed = phases.allowed_reclaim
     late = Found()
     delays: list[int] = []
     after_heal = 0
@@ -254,17 +254,18 @@ def reclaimed_in_time(history: History, lives: Mapping[int, Life]) -> Verdict:
                 f"the lease of {row.owner} (token {row.token}) expired at {clock(row.expires)} and"
                 f" was not reclaimed by {clock(phases.ended)}: {span(allowed)} are allowed",
             )
-    return (Found() if starved else late).verdict(
+    return (Found() if phases.starved_reclaim else late).verdict(
         "reclaimed-in-time",
         len(delays),
-        f"{len(delays)} expired leases were reclaimed, {after_heal} of them after heal and in time",
+        f"{many(len(delays), 'expired lease')} reclaimed,"
+        f" {after_heal} of them after heal and in time",
+        "no lease expired and was reclaimed",
         {
             **spread(delays, "delay"),
             "after_heal": after_heal,
             "late": late.count,
         },
-        f"the machine lagged {span(phases.lag)}, more than the bound of"
-        f" {span(phases.reclaim_bound)}: {late.count} late reclaims prove nothing"
-        if starved and late.count
+        starved(phases.lag, phases.reclaim_bound, many(late.count, "late reclaim"))
+        if phases.starved_reclaim and late.count
         else None,
     )

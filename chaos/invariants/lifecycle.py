@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from chaos.history.events import FINAL, PENDING, RUNNING, STATES, History, Phases, Row
 from chaos.history.lives import Life, Moved
 from chaos.invariants.verdict import Verdict
-from chaos.invariants.words import Found, clock, span
+from chaos.invariants.words import Found, clock, many, span, starved
 
 
 def no_lost_task(history: History, lives: Mapping[int, Life]) -> Verdict:
@@ -17,9 +17,9 @@ def no_lost_task(history: History, lives: Mapping[int, Life]) -> Verdict:
     How long an expired lease may lie around is a bound, and bounds are counted from heal and mean
     nothing on a starved machine: then a stuck task makes the verdict inconclusive.
     """
-    found, starved = Found(), Found()
+    found, unproven = Found(), Found()
     phases = history.phases
-    stuck = starved if phases.lag > phases.reclaim_bound else found
+    stuck = unproven if phases.starved_reclaim else found
     tally: Counter[str] = Counter()
     judged = 0
     for life in lives.values():
@@ -60,11 +60,11 @@ def no_lost_task(history: History, lives: Mapping[int, Life]) -> Verdict:
     return found.verdict(
         "no-lost-task",
         judged,
-        f"all {judged} tasks are settled, waiting or validly running",
+        f"{many(judged, 'task')}, each settled, waiting or validly running",
+        "no task was enqueued",
         {**tally, "unknown_outcomes": history.unknown},
-        f"the machine lagged {span(phases.lag)}, more than the bound of"
-        f" {span(phases.reclaim_bound)}: {starved.count} expired leases prove nothing"
-        if starved.count
+        starved(phases.lag, phases.reclaim_bound, many(unproven.count, "expired lease"))
+        if unproven.count
         else None,
     )
 
@@ -74,7 +74,7 @@ def _stuck(row: Row, phases: Phases) -> str | None:
     if row.expires is None:
         return f"is running with token {row.token} and no expiry, so nothing can take it back"
     over = phases.ended - max(row.expires, phases.healed)
-    if over <= phases.reclaim_bound:
+    if over <= phases.allowed_reclaim:
         return None
     return (
         f"is stuck running: the lease of {row.owner} (token {row.token}) expired at"
@@ -93,7 +93,13 @@ def legal_steps(history: History, lives: Mapping[int, Life]) -> Verdict:
             wrong = _wrong(move, steps)
             if wrong is not None:
                 found.add(life.task, move.seq, f"at {clock(move.at)} {wrong}")
-    return found.verdict("legal-steps", judged, f"all {judged} changes were legal steps", {})
+    return found.verdict(
+        "legal-steps",
+        judged,
+        f"{many(judged, 'change')}, each a legal step",
+        "no task changed",
+        {},
+    )
 
 
 def _wrong(move: Moved, steps: frozenset[tuple[str, str, str | None]]) -> str | None:
@@ -139,16 +145,20 @@ def conserved(history: History, lives: Mapping[int, Life]) -> Verdict:
     for, instead of adding up at every commit. A change does not say whether it was an INSERT;
     what cannot have been one is a first change that is not a waiting task without attempts, and a
     second one is a living task that is back at the token it was enqueued with.
+
+    Where clients' acknowledgements are known, more tasks without one than there are enqueues of
+    unknown outcome are tasks that nobody enqueued.
     """
     found = Found()
     tally: Counter[str] = Counter()
-    judged = 0
+    judged = acknowledged = 0
+    unacknowledged: list[int] = []
     for life in lives.values():
         judged += len(life.moves)
-        enqueued = 0
+        enqueued, enqueues = 0, False
         for move in life.moves:
             if move.before is None and move.after is not None:
-                enqueued = move.after.token
+                enqueued, enqueues = move.after.token, True
                 tally["enqueued"] += 1
             broken = _broken(move, enqueued)
             if broken is not None:
@@ -161,10 +171,27 @@ def conserved(history: History, lives: Mapping[int, Life]) -> Verdict:
             differs = _differs(life)
             if differs is not None:
                 found.add(life.task, life.moves[-1].seq if life.moves else None, differs)
+            if any(note.what == "acknowledged" for note in life.notes):
+                acknowledged += 1
+            elif enqueues:
+                unacknowledged.append(life.task)
+    if acknowledged:
+        tally["unacknowledged"] = len(unacknowledged)
+        extra = len(unacknowledged) - history.unknown
+        if extra > 0:
+            which = ", ".join(map(str, unacknowledged[:10]))
+            found.add(
+                None,
+                None,
+                f"nobody enqueued {many(extra, 'task')} of those that exist;"
+                f" without an acknowledgement: {which}",
+            )
     return found.verdict(
         "conserved",
         judged,
-        f"{tally['enqueued']} enqueued tasks were accounted for at each of {judged} changes",
+        f"{many(tally['enqueued'], 'enqueued task')} accounted for"
+        f" at each of {many(judged, 'change')}",
+        "no task changed",
         {**tally, "compared_with_the_end": len(history.finals)},
     )
 
@@ -177,7 +204,7 @@ def _broken(move: Moved, enqueued: int) -> str | None:
             return "deleted without having been inserted"
         if after.state != PENDING or after.attempts != 0:
             return (
-                f"changed to {after.state} with {after.attempts} attempts"
+                f"changed to {after.state} with {many(after.attempts, 'attempt')}"
                 " without having been inserted"
             )
         return None
@@ -203,6 +230,7 @@ def _differs(life: Life) -> str | None:
     if (row.state, row.token, row.attempts) == (final.state, final.token, final.attempts):
         return None
     return (
-        f"the commits left it {row.state} with token {row.token} and {row.attempts} attempts,"
-        f" but it was found {final.state} with token {final.token} and {final.attempts} attempts"
+        f"the commits left it {row.state} with token {row.token} and"
+        f" {many(row.attempts, 'attempt')}, but it was found {final.state} with token"
+        f" {final.token} and {many(final.attempts, 'attempt')}"
     )

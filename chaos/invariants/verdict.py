@@ -33,19 +33,20 @@ def verdict(
     invariant: str,
     judged: int,
     passed: str,
+    nothing: str,
     failures: list[Failure],
-    evidence: dict[str, float] | None = None,
-    inconclusive: str | None = None,
+    facts: dict[str, float],
+    inconclusive: str | None,
 ) -> Verdict:
     """Decide: any failure fails; a stated reason or nothing judged is inconclusive; else pass.
 
-    `passed` is the sentence for a pass, `inconclusive` the reason why no verdict can be given.
+    `passed` is the sentence for a pass, `inconclusive` the reason why no verdict can be given, and
+    `nothing` says what would have had to happen when there was nothing to judge.
     """
-    facts = evidence or {}
     if failures:
         return Verdict(invariant, "fail", judged, failures[0].sentence, tuple(failures), facts)
     if inconclusive is not None:
         return Verdict(invariant, "inconclusive", judged, inconclusive, (), facts)
     if judged == 0:
-        return Verdict(invariant, "inconclusive", 0, "nothing of its kind happened", (), facts)
+        return Verdict(invariant, "inconclusive", 0, nothing, (), facts)
     return Verdict(invariant, "pass", judged, passed, (), facts)

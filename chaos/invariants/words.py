@@ -28,6 +28,19 @@ def span(micros: float) -> str:
     return f"{micros / 1e6:.6f} s"
 
 
+def many(number: int, noun: str) -> str:
+    """A number and its noun: `1 task`, `2 tasks`."""
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
+def starved(lag: int, bound: int, what: str) -> str:
+    """Why a breach of a bound proves nothing on a machine that lagged by more than the bound."""
+    return (
+        f"the machine lagged {span(lag)}, more than the bound of {span(bound)}:"
+        f" nothing follows from {what}"
+    )
+
+
 def spread(values: list[int], name: str) -> dict[str, float]:
     """Median, 99th percentile and maximum, as milliseconds, of values in microseconds.
 
@@ -51,20 +64,27 @@ class Found:
     told: list[Failure] = field(default_factory=list)
     count: int = 0
 
-    def add(self, task: int, seq: int | None, sentence: str) -> None:
-        """Note one violation; `seq` is the commit that shows it, if one does."""
+    def add(self, task: int | None, seq: int | None, sentence: str) -> None:
+        """Note one violation: of which task, and which commit shows it, if it is of one at all."""
         self.count += 1
         if len(self.told) < TOLD:
-            self.told.append(Failure(f"task {task}: {sentence}", task, seq))
+            told = sentence if task is None else f"task {task}: {sentence}"
+            self.told.append(Failure(told, task, seq))
+
+    def extend(self, other: Found) -> None:
+        """Take over another's violations, after one's own."""
+        self.count += other.count
+        self.told += other.told[: TOLD - len(self.told)]
 
     def verdict(
         self,
         invariant: str,
         judged: int,
         passed: str,
+        nothing: str,
         evidence: Mapping[str, float],
         inconclusive: str | None = None,
     ) -> Verdict:
         """Decide as `verdict` does, with the number of all failures among the evidence."""
         facts = {**evidence, "failures": self.count}
-        return verdict(invariant, judged, passed, self.told, facts, inconclusive)
+        return verdict(invariant, judged, passed, nothing, self.told, facts, inconclusive)

@@ -8,6 +8,7 @@ import logging
 import signal
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 
@@ -38,6 +39,7 @@ from chaos.workload import Behaviour, Job, perform
 from scheduler import Attempt, Kind, Registry, RetryPolicy, Snooze, Worker
 from scheduler.lease import Lease
 
+SNOOZE = timedelta(milliseconds=200)
 RULES = Rules(
     steps=frozenset(
         {
@@ -57,13 +59,13 @@ RULES = Rules(
         }
     ),
     gives_back=frozenset({"released", "snoozed"}),
-    claim_limit=10_000,
+    claim_limit=0,  # what the workers of a run are set to
+    snooze_delay=SNOOZE // timedelta(microseconds=1),
 )
 
 PLAIN: tuple[Behaviour, ...] = (
     *("quick", "slow", "flaky", "failing", "poison", "snoozing", "hog", "hostile"),
 )
-SNOOZE = timedelta(milliseconds=200)
 BACKOFF_BASE = timedelta(milliseconds=100)
 BACKOFF_CAP = timedelta(seconds=1)
 
@@ -79,10 +81,9 @@ class Leaseproof:
         """`leaseproof`, or `leaseproof:<mutant>`."""
         return "leaseproof" if self._mutant is None else f"leaseproof:{self._mutant.name}"
 
-    @property
-    def rules(self) -> Rules:
-        """The transition table of the scheduler's first migration."""
-        return RULES
+    def rules(self, settings: WorkerSettings) -> Rules:
+        """The transition table of the scheduler's first migration; a claim fills free slots."""
+        return replace(RULES, claim_limit=settings.slots + settings.prefetch)
 
     def install(self, dsn: str) -> None:
         """Migrate, and create the table that transactional handlers write to."""

@@ -44,9 +44,8 @@ class System(Protocol):
     def name(self) -> str:
         """Its name in reports."""
 
-    @property
-    def rules(self) -> Rules:
-        """What it promises: its legal steps, in the harness's words."""
+    def rules(self, settings: WorkerSettings) -> Rules:
+        """What it promises with workers set up so: its legal steps, how much a claim may take."""
 
     def install(self, dsn: str) -> None:
         """Create its tables in an empty database."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import gzip
 import json
+import zlib
 from dataclasses import replace
 from pathlib import Path
 
@@ -77,6 +78,7 @@ histories = st.builds(
         st.frozensets(st.builds(Step, text, text, st.none() | text), max_size=4),
         st.frozensets(text, max_size=4),
         whole,
+        st.none() | whole,
     ),
     phases=st.builds(Phases, *[whole] * 6),
     commits=several(commits),
@@ -90,7 +92,9 @@ histories = st.builds(
 ROW = Row(1, "mail", "dead", 5, 2, 3, 7, "w1/a", 8, 6, Policy(1.0, 2.0, 60.0, 0.5), "b\0\ud800")
 HISTORY = History(
     about={"scenario": "kill-mid-run", "seed": 7},
-    rules=Rules(frozenset({Step("running", "dead", "failed")}), frozenset({"released"}), 1),
+    rules=Rules(
+        frozenset({Step("running", "dead", "failed")}), frozenset({"released"}), 1, 200_000
+    ),
     phases=Phases(1, 2, 3, 4, 5, 6),
     commits=(
         Commit(0, 1, 700, (Change(1, ROW), Change(2, None)), (), (Effect(1, 7),)),
@@ -193,7 +197,7 @@ def test_a_plain_file_named_gz_is_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("header", "reason"),
     [
-        ({"format": "leaseproof-history", "version": 2}, "version 2 is newer"),
+        ({"format": "leaseproof-history", "version": 3}, "version 3 is newer"),
         ({"format": "leaseproof-history", "version": 0}, "no format version 0"),
         ({"format": "leaseproof-history"}, "version"),
         ({"format": "other", "version": 1}, "not a saved history"),
@@ -209,6 +213,17 @@ def test_other_formats_and_versions_are_refused(
     path.write_bytes(json.dumps(header).encode() + b"\n" + rest)
     with pytest.raises(HistoryError, match=rf"{path}, line 1: .*{reason}"):
         load(path)
+
+
+def test_a_history_of_version_1_is_read_without_what_it_did_not_know(tmp_path: Path) -> None:
+    path = tmp_path / "h"
+    save(HISTORY, path)
+    lines = path.read_bytes().splitlines(keepends=True)[:-1]
+    lines[0] = lines[0].replace(b'"version":2', b'"version":1')
+    lines[1] = lines[1].replace(b",1,200000]", b",1]")
+    checksum = zlib.crc32(b"".join(lines))
+    path.write_bytes(b"".join([*lines, b'["end",%d]\n' % checksum]))
+    assert load(path) == replace(HISTORY, rules=replace(HISTORY.rules, snooze_delay=None))
 
 
 def test_a_failed_save_leaves_the_old_file_and_nothing_else(tmp_path: Path) -> None:

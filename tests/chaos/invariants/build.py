@@ -108,9 +108,9 @@ class Story:
         owner: str | None = None,
         **odd: Any,
     ) -> Story:
-        """One claim call, in one commit; its owner is `<worker>#<call>` unless given."""
+        """One claim call, in one commit; its owner is `<worker>/<call>` unless given."""
         self.calls += 1
-        owner = owner or f"{by}#{self.calls}"
+        owner = owner or f"{by}/{self.calls}"
         changes = []
         for task in tasks:
             row = self.rows[task]
@@ -148,7 +148,7 @@ class Story:
             "due": us(at if due is None else due),
             "error": "boom",
         }
-        return self.end(task, at, "failed", token=token, **after | odd)
+        return self.end(task, at, "failed", token=token, logged="boom", **after | odd)
 
     def release(self, task: int, at: float, token: int | None = None, **odd: Any) -> Story:
         fewer: dict[str, Any] = {"state": "pending", "attempts": self.rows[task].attempts - 1}
@@ -162,11 +162,14 @@ class Story:
         }
         return self.end(task, at, "snoozed", **after | odd)
 
-    def reclaim(self, task: int, at: float, **odd: Any) -> Story:
+    def reclaim(self, task: int, at: float, cause: bool = True, **odd: Any) -> Story:
+        """Take back a lease that ran out on a worker which was stalled, or did so without cause."""
+        if cause:
+            self.stall(task)
         row = self.rows[task]
         dead = row.attempts >= row.max_attempts
         after: dict[str, Any] = {"state": "dead" if dead else "pending", "error": "lease expired"}
-        return self.end(task, at, "reclaimed", **after | odd)
+        return self.end(task, at, "reclaimed", logged="lease expired", **after | odd)
 
     def cancel(self, task: int, at: float) -> Story:
         if self.rows[task].state == "running":
@@ -192,11 +195,15 @@ class Story:
         outcome: str,
         token: int | None = None,
         effects: Iterable[Effect] = (),
+        logged: str | None = None,
         **after: Any,
     ) -> Story:
-        """End a lease and log it, as the holder of `token`: by default the one who has it."""
+        """End a lease and log it, as the holder of `token`: by default the one who has it.
+
+        `logged` is the error in the log.
+        """
         row = self.rows[task]
-        ended = self.logged(task, at, outcome, token)
+        ended = self.logged(task, at, outcome, token, logged)
         left: dict[str, Any] = {
             "state": outcome,
             "owner": None,
@@ -206,11 +213,13 @@ class Story:
         row = row._replace(**left | after)
         return self.commit(at, changes=[Change(task, row)], ended=[ended], effects=effects)
 
-    def logged(self, task: int, at: float, outcome: str, token: int | None = None) -> Ended:
+    def logged(
+        self, task: int, at: float, outcome: str, token: int | None = None, error: str | None = None
+    ) -> Ended:
         row = self.rows[task]
         token = token or row.token
         owner = self.holders[task, token]
-        return Ended(task, token, owner, row.attempts, row.claimed_at or 0, us(at), outcome, None)
+        return Ended(task, token, owner, row.attempts, row.claimed_at or 0, us(at), outcome, error)
 
     def log(self, task: int, at: float, outcome: str, token: int | None = None) -> Story:
         """A run-log row whose commit changes no task."""
@@ -249,19 +258,33 @@ class Story:
         """A note of the holder of `token`: by default of the latest lease."""
         token = token or self.rows[task].token
         owner = self.holders.get((task, token), "nobody")
-        self.notes.append(Note(us(at), owner.split("#")[0], what, task, token, owner, detail))
+        self.notes.append(Note(us(at), owner.rsplit("/", 1)[0], what, task, token, owner, detail))
         return self
 
     def ran(self, task: int, start: float, finish: float, token: int | None = None) -> Story:
         self.note("started", task, start, token)
         return self.note("finished", task, finish, token, detail="ok")
 
-    def acknowledged(self, task: int, at: float) -> Story:
-        self.notes.append(Note(us(at), "client", "acknowledged", task, 0, "", ""))
+    def acknowledged(self, *tasks: int, at: float, due: float | None = None) -> Story:
+        """The client learned that its enqueue of tasks, ordered for `due`, is committed."""
+        detail = "" if due is None else str(us(due))
+        self.notes += [
+            Note(us(at), "client", "acknowledged", task, 0, "", detail) for task in tasks
+        ]
         return self
 
-    def fault(self, name: str, *actions: str) -> Story:
-        self.faults += [Fault(us(1), name, action, "w1", "") for action in actions]
+    def fault(
+        self, name: str, *actions: str, target: str = "w1", at: float = 1, detail: str = ""
+    ) -> Story:
+        self.faults += [Fault(us(at), name, action, target, detail) for action in actions]
+        return self
+
+    def stall(self, task: int) -> Story:
+        """Stall the worker that holds this task at the moment in which its lease runs out."""
+        row = self.rows[task]
+        worker = (row.owner or "nobody").rsplit("/", 1)[0]
+        at = row.expires or 0
+        self.faults += [Fault(at, "stall", what, worker, "") for what in ("inject", "heal", "bite")]
         return self
 
     # The end.
@@ -283,11 +306,13 @@ class Story:
         lag: float = 0,
         finals: dict[int, Final] | None = None,
         named: Iterable[str] = (),
+        unknown: int = 0,
+        rules: Rules = RULES,
     ) -> History:
         found = self.finals() if finals is None else finals
         return History(
             about={},
-            rules=RULES,
+            rules=rules,
             phases=Phases(
                 began=us(0),
                 healed=us(healed),
@@ -300,6 +325,7 @@ class Story:
             notes=tuple(self.notes),
             faults=tuple(self.faults),
             finals=tuple(found.values()),
+            unknown=unknown,
             named=frozenset(named),
         )
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -9,6 +10,7 @@ import pytest
 from chaos.history.events import Policy
 from chaos.invariants.attempts import delay
 from tests.chaos.invariants.build import (
+    RULES,
     Story,
     assert_fails,
     assert_inconclusive,
@@ -90,7 +92,7 @@ def test_a_claim_that_does_not_count_exactly_one_is_told(attempts: int) -> None:
 
 def test_a_release_of_an_attempt_that_had_started_is_told() -> None:
     story = Story().enqueue(1).claim(1, at=1).note("started", 1, 1.5).release(1, at=2)
-    assert_fails("attempts-bounded", story.history(), "w1#1 gave token 1 back", "had started")
+    assert_fails("attempts-bounded", story.history(), "w1/1 gave token 1 back", "had started")
 
 
 def test_a_release_after_an_earlier_attempt_had_started_is_legal() -> None:
@@ -143,9 +145,48 @@ def test_a_cap_that_a_rescue_raises_is_told() -> None:
     assert_fails("attempts-bounded", story.history(), "its cap was moved from 2 to 3")
 
 
-@pytest.mark.parametrize("invariant", ["attempts-bounded", "backs-off"])
-def test_a_history_without_attempts_shows_nothing(invariant: str) -> None:
-    assert_inconclusive(invariant, Story().enqueue(1).history(), "nothing of its kind")
+def test_a_dead_letter_with_the_error_of_an_earlier_attempt_is_told() -> None:
+    story = Story().enqueue(1, max_attempts=2).claim(1, at=1).fail(1, at=2).claim(1, at=3)
+    history = story.reclaim(1, at=9, error="boom").history()
+    verdict = assert_fails(
+        "attempts-bounded",
+        history,
+        "dead-lettered with the error 'boom'",
+        "(token 2) ended with 'lease expired'",
+        times=2,
+    )
+    assert "is dead-lettered with the error 'boom'" in verdict.failures[1].sentence
+    assert failing(history) == {"attempts-bounded"}
+
+
+def test_a_dead_letter_found_with_the_error_of_an_earlier_attempt_is_told() -> None:
+    story = _dead()
+    finals = {1: story.finals()[1]._replace(error="lease expired")}
+    history = story.history(finals=finals)
+    assert_fails("attempts-bounded", history, "error 'lease expired'", "ended with 'boom'")
+
+
+def test_a_dead_letter_has_the_error_of_the_attempt_since_its_last_requeue() -> None:
+    story = _dead().requeue(1, at=9).claim(1, at=10).reclaim(1, at=16)
+    history = story.claim(1, at=17).reclaim(1, at=23).history()
+    assert_passes("attempts-bounded", history)
+
+
+def test_an_attempt_that_was_not_the_last_may_leave_any_error() -> None:
+    story = Story().enqueue(1).claim(1, at=1).reclaim(1, at=6, error="an older one")
+    assert_passes("attempts-bounded", story.history())
+
+
+def test_a_dead_letter_whose_log_has_no_errors_is_not_compared() -> None:
+    story = Story().enqueue(1, max_attempts=1).claim(1, at=1)
+    story.end(1, 2, "failed", state="dead", error="whatever")
+    assert_passes("attempts-bounded", story.history())
+
+
+def test_a_history_without_attempts_shows_nothing() -> None:
+    history = Story().enqueue(1).history()
+    assert_inconclusive("attempts-bounded", history, "no task was claimed")
+    assert_inconclusive("backs-off", history, "no attempt failed or snoozed")
 
 
 # backs-off
@@ -227,4 +268,28 @@ def test_a_long_delay_may_round_by_a_billionth() -> None:
     ids=["no policy", "released", "reclaimed", "dead"],
 )
 def test_only_failures_that_are_tried_again_by_a_policy_are_judged(tell: Any) -> None:
-    assert_inconclusive("backs-off", tell().history(), "nothing of its kind")
+    assert_inconclusive("backs-off", tell().history(), "no attempt failed or snoozed")
+
+
+def _snoozed(due: float) -> Story:
+    """A task that snoozed at 2 and is due again at `due`."""
+    return Story().enqueue(1).claim(1, at=1).snooze(1, at=2, due=due)
+
+
+def test_a_snooze_may_ask_for_any_time_from_its_end() -> None:
+    assert_passes("backs-off", _snoozed(2).history(), judged=1)
+    assert_passes("backs-off", _snoozed(99).history(), judged=1)
+
+
+def test_a_snoozed_task_that_is_due_before_its_attempt_ended_is_told() -> None:
+    history = _snoozed(1.999999).claim(1, at=38).history()
+    assert_fails("backs-off", history, "was snoozed at 12:00:02", "again 0.000001 s before that")
+    assert failing(history) == {"backs-off"}
+
+
+def test_where_all_snoozes_ask_for_one_delay_it_must_be_exactly_that() -> None:
+    rules = replace(RULES, snooze_delay=200_000)
+    assert_passes("backs-off", _snoozed(2.2).history(rules=rules), judged=1)
+    for due in (2.2 + 1e-6, 2.2 - 1e-6):
+        history = _snoozed(due).history(rules=rules)
+        assert_fails("backs-off", history, "again after 0.", "but it asked for 0.200000 s")

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
-
 from tests.chaos.invariants.build import (
     Story,
     assert_fails,
@@ -25,7 +23,7 @@ def test_a_claim_of_exactly_the_limit_is_bounded() -> None:
 
 def test_a_claim_of_one_more_than_the_limit_is_not() -> None:
     history = Story().enqueue(1, 2, 3, 4).claim(1, 2, 3, 4, at=39).history()
-    assert_fails("claim-bounded", history, "task 4", "w1#1 was limited to 3 rows")
+    assert_fails("claim-bounded", history, "task 4", "w1/1 was limited to 3 rows")
     assert failing(history) == {"claim-bounded"}
 
 
@@ -35,19 +33,20 @@ def test_two_claims_of_one_worker_count_apart() -> None:
 
 
 def test_a_claim_that_takes_a_row_twice_is_told() -> None:
-    story = Story().enqueue(1).claim(1, at=1, owner="w1#1").fail(1, at=2)
-    story.claim(1, at=3, owner="w1#1")
-    assert_fails("claim-bounded", story.history(), "task 1", "the claim w1#1 took it twice")
+    story = Story().enqueue(1).claim(1, at=1, owner="w1/1").fail(1, at=2)
+    story.claim(1, at=3, owner="w1/1")
+    assert_fails("claim-bounded", story.history(), "task 1", "the claim w1/1 took it twice")
 
 
 def test_a_claim_spread_over_two_commits_is_told() -> None:
-    story = Story().enqueue(1, 2).claim(1, at=1, owner="w1#1").claim(2, at=1, owner="w1#1")
+    story = Story().enqueue(1, 2).claim(1, at=1, owner="w1/1").claim(2, at=1, owner="w1/1")
     assert_fails("claim-bounded", story.history(), "task 2", "commit 4", "task 1 in commit 3")
 
 
-@pytest.mark.parametrize("invariant", ["claim-bounded", "not-early"])
-def test_a_history_without_claims_shows_nothing(invariant: str) -> None:
-    assert_inconclusive(invariant, Story().enqueue(1).history(), "nothing of its kind")
+def test_a_history_without_claims_shows_nothing() -> None:
+    history = Story().enqueue(1).history()
+    assert_inconclusive("claim-bounded", history, "no claim took a row")
+    assert_inconclusive("not-early", history, "no task was claimed")
 
 
 # not-early
@@ -59,7 +58,7 @@ def test_a_claim_at_the_due_time_is_not_early() -> None:
 
 def test_a_claim_a_microsecond_before_the_due_time_is_early() -> None:
     history = Story().enqueue(1, due=35).claim(1, at=34.999999, lease=9).history()
-    assert_fails("not-early", history, "w1#1 claimed it at 12:00:34.999999", "0.000001 s before")
+    assert_fails("not-early", history, "w1/1 claimed it at 12:00:34.999999", "0.000001 s before")
     assert_fails("legal-steps", history, "0.000001 s before it was due")
     assert failing(history) == {"not-early", "legal-steps"}
 
@@ -71,4 +70,35 @@ def test_a_retry_claimed_before_its_new_due_time_is_early() -> None:
 
 def test_a_claim_without_a_time_is_not_judged() -> None:
     history = Story().enqueue(1, due=5).claim(1, at=1, claimed_at=None).history()
-    assert_inconclusive("not-early", history, "nothing of its kind")
+    assert_inconclusive("not-early", history, "no task was claimed at a time that is known")
+
+
+def _ordered(due: float | None) -> Story:
+    """A task that its client ordered for `due`, enqueued as due at 5."""
+    return Story().enqueue(1, due=5).acknowledged(1, at=0, due=due).claim(1, at=5)
+
+
+def test_a_task_that_is_due_no_earlier_than_ordered_is_not_early() -> None:
+    for due in (5, 4.9):
+        verdict = assert_passes("not-early", _ordered(due).history(), judged=1)
+        assert verdict.evidence["orders"] == 1
+
+
+def test_a_task_that_is_due_a_microsecond_before_it_was_ordered_for_is_early() -> None:
+    history = _ordered(5.000001).complete(1, at=6).history()
+    assert_fails(
+        "not-early",
+        history,
+        "task 1: was ordered for 12:00:05.000001 but was enqueued as due at 12:00:05.000000",
+    )
+    assert failing(history) == {"not-early"}
+
+
+def test_an_order_is_compared_with_the_first_due_time_only() -> None:
+    story = _ordered(5).fail(1, at=6, due=4).acknowledged(2, at=0, due=9)
+    assert_passes("not-early", story.history(), judged=1)
+
+
+def test_an_order_whose_time_is_not_known_is_not_compared() -> None:
+    verdict = assert_passes("not-early", _ordered(None).history())
+    assert verdict.evidence["orders"] == 0

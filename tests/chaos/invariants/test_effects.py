@@ -11,6 +11,7 @@ from tests.chaos.invariants.build import (
     assert_inconclusive,
     assert_passes,
     failing,
+    us,
 )
 
 # effect-once
@@ -95,10 +96,10 @@ def test_an_effect_of_a_task_that_no_commit_inserted_is_told() -> None:
     assert_fails("effect-once", story.history(), "task 9", "apart from any completion")
 
 
-@pytest.mark.parametrize("invariant", ["effect-once", "explained-duplicate"])
-def test_a_history_without_effects_shows_nothing(invariant: str) -> None:
+def test_a_history_without_effects_shows_nothing() -> None:
     history = Story().enqueue(1).claim(1, at=1).complete(1, at=2).history()
-    assert_inconclusive(invariant, history, "nothing of its kind")
+    assert_inconclusive("effect-once", history, "no transactional effect was committed")
+    assert_inconclusive("explained-duplicate", history, "no effect outside the database happened")
 
 
 # explained-duplicate
@@ -122,7 +123,8 @@ def test_an_extra_effect_of_an_attempt_that_did_not_complete_is_explained(how: s
     story.claim(1, by="w2", at=7).note("effect", 1, 8).complete(1, at=9)
     if how == "zombie":
         story.notes[0] = story.notes[0]._replace(at=story.notes[1].at + 1)
-    verdict = assert_passes("explained-duplicate", story.history(), judged=2)
+    verdict = assert_passes("explained-duplicate", story.history())
+    assert verdict.judged == 2 + verdict.evidence["leases_lost"]
     assert verdict.evidence["duplicates_explained"] == 1
 
 
@@ -130,7 +132,7 @@ def test_the_same_token_twice_is_never_explained() -> None:
     story = Story().enqueue(1, kind="mail").claim(1, at=1).note("effect", 1, 2)
     story.note("effect", 1, 3).reclaim(1, at=6).claim(1, by="w2", at=7).note("effect", 1, 8)
     history = story.complete(1, at=9).history()
-    verdict = assert_fails("explained-duplicate", history, "w1#1 with token 1", "effect 2 times")
+    verdict = assert_fails("explained-duplicate", history, "w1/1 with token 1", "effect 2 times")
     assert verdict.evidence["duplicates_explained"] == 1
     assert failing(history) == {"explained-duplicate"}
 
@@ -140,7 +142,7 @@ def test_an_effect_of_an_attempt_without_an_end_is_unexplained() -> None:
     story.change(1, at=3, state="pending", owner=None, expires=None)
     story.claim(1, by="w2", at=7).note("effect", 1, 8).complete(1, at=9)
     verdict = assert_fails(
-        "explained-duplicate", story.history(), "the effect of w1#1 with token 1 is an extra one"
+        "explained-duplicate", story.history(), "the effect of w1/1 with token 1 is an extra one"
     )
     assert verdict.evidence["duplicates_explained"] == 0
 
@@ -160,7 +162,7 @@ def test_the_effect_of_an_earlier_completion_is_unexplained() -> None:
     story = Story().enqueue(1, kind="mail").claim(1, at=1).note("effect", 1, 2)
     story.end(1, 3, "completed", state="pending").claim(1, at=5).note("effect", 1, 6)
     history = story.complete(1, at=7).history()
-    assert_fails("explained-duplicate", history, "the effect of w1#1 with token 1 is an extra")
+    assert_fails("explained-duplicate", history, "the effect of w1/1 with token 1 is an extra")
 
 
 def test_the_effect_of_a_completion_that_was_requeued_afterwards_is_explained() -> None:
@@ -188,5 +190,174 @@ def test_the_effect_of_an_attempt_that_still_runs_is_not_an_unexplained_extra() 
 
 def test_an_effect_of_an_attempt_that_lost_its_lease_to_a_claim_is_explained() -> None:
     story = Story().enqueue(1, kind="mail").claim(1, at=1).note("effect", 1, 2)
-    story.claim(1, by="w2", at=7).note("effect", 1, 8).complete(1, at=9)
+    story.stall(1).claim(1, by="w2", at=7).note("effect", 1, 8).complete(1, at=9)
+    assert_passes("explained-duplicate", story.history(), judged=3)
+
+
+# explained-duplicate: what explains a lost lease
+
+
+def _lost(*, renewed: float | None = None, at: float = 9) -> Story:
+    """A lease of w1 on a task without effects that ran out: given at 1, renewed until 3 later."""
+    story = Story().enqueue(1, 2).claim(1, at=1, lease=3).note("started", 1, 1)
+    if renewed is not None:
+        story.renew(1, at=renewed, lease=3)
+    story.reclaim(1, at=at, cause=False).claim(1, by="w2", at=at).complete(1, at=at + 1)
+    # It lives on: it is heard of later.
+    return story.claim(2, by="w1", at=20).note("claimed", 2, 20).complete(2, at=21)
+
+
+LOSS = (
+    "task 1: the lease of w1/1 under token 1 ran out at 12:00:04.000000 although nothing was done"
+)
+
+
+def test_a_lease_lost_by_a_worker_that_was_left_alone_is_told() -> None:
+    history = _lost().history()
+    assert_fails("explained-duplicate", history, f"{LOSS} to w1 and it was alive")
+    assert failing(history) == {"explained-duplicate"}
+
+
+@pytest.mark.parametrize(
+    ("target", "inject", "heal", "explained"),
+    [
+        ("w1", 2, 3, True),
+        ("w1", 0, 0.999999, False),
+        ("w1", 0, 1, True),
+        ("w1", 4, 5, True),
+        ("w1", 4.000001, 5, False),
+        ("w1", 0, None, True),
+        ("w1", 4.000001, None, False),
+        ("w0 w1", 2, 3, True),
+        ("w2", 2, 3, False),
+        ("w11", 2, 3, False),
+        ("nobody", 2, 3, False),
+        ("", 2, 3, True),
+        ("server", 2, 3, True),
+        ("database", 0, 0.999999, False),
+        ("server", 0, None, False),
+        ("server", 2, None, True),
+    ],
+)
+def test_a_fault_explains_a_lost_lease_that_it_overlaps(
+    target: str, inject: float, heal: float | None, explained: bool
+) -> None:
+    story = _lost().fault("pause", "inject", target=target, at=inject)
+    if heal is not None:
+        story.fault("pause", "heal", target=target, at=heal)
+    if explained:
+        assert_passes("explained-duplicate", story.history(), judged=1)
+    else:
+        assert_fails("explained-duplicate", story.history(), LOSS)
+
+
+def test_a_fault_that_was_over_when_the_lease_was_renewed_explains_nothing() -> None:
+    story = _lost(renewed=3).fault("pause", "inject", at=1.5).fault("pause", "heal", at=2.9)
+    assert_fails("explained-duplicate", story.history(), "ran out at 12:00:06.000000 although")
+    story.fault("pause", "inject", at=3.5).fault("pause", "heal", at=3.6)
     assert_passes("explained-duplicate", story.history())
+
+
+def test_each_heal_is_of_the_injection_before_it() -> None:
+    story = _lost()
+    for inject, heal in ((0, 0.5), (5, 6)):
+        story.fault("pause", "inject", at=inject).fault("pause", "heal", at=heal)
+    assert_fails("explained-duplicate", story.history(), LOSS)
+
+
+def test_a_long_fault_explains_though_a_short_one_began_after_it() -> None:
+    story = _lost()
+    for name, inject, heal in (("down", 0, 2), ("latency", 0.2, 0.5)):
+        story.fault(name, "inject", at=inject).fault(name, "heal", at=heal)
+    assert_passes("explained-duplicate", story.history())
+
+
+def test_a_worker_that_is_only_asked_to_stop_must_lose_no_lease() -> None:
+    story = _lost().fault("terminate", "inject", at=2).fault("terminate", "heal", at=5)
+    assert_fails("explained-duplicate", story.history(), f"{LOSS} to w1 but to ask it to stop")
+
+
+@pytest.mark.parametrize(("at", "explained"), [(0.5, True), (4, True), (4.000001, False)])
+def test_a_death_explains_the_leases_that_ran_out_after_it(at: float, explained: bool) -> None:
+    history = _lost().fault("death", "death", at=at, detail="-9").history()
+    assert failing(history) == (set() if explained else {"explained-duplicate"})
+
+
+def test_a_lag_of_more_than_a_third_of_the_lease_explains_its_loss() -> None:
+    assert_passes("explained-duplicate", _lost().history(lag=1.000001), judged=1)
+    assert_fails("explained-duplicate", _lost().history(lag=1), LOSS)
+
+
+def _beside(fault: str, started: float, finished: float | None) -> Story:
+    """The lost lease, and a task of the kind `hog` that ran on the same worker."""
+    story = _lost().enqueue(3, kind="hog", at=0).claim(3, at=started, lease=99)
+    story.note("started", 3, started)
+    if finished is not None:
+        story.note("finished", 3, finished).complete(3, at=finished)
+    return story.fault(fault, "inject", target="1 tasks", at=0)
+
+
+@pytest.mark.parametrize(
+    ("fault", "started", "finished", "explained"),
+    [
+        ("hog", 2, 3.1, True),
+        ("hog", 2, 3, False),
+        ("hog", 3.5, 9, False),
+        ("hog", 0, 9, True),
+        ("hog", 3.9, None, True),
+        ("hog", 4.1, None, False),
+        ("flaky", 2, 3.1, False),
+        ("outlast-lease", 0, None, False),
+    ],
+)
+def test_a_task_that_is_a_fault_explains_what_it_kept_its_worker_from(
+    fault: str, started: float, finished: float | None, explained: bool
+) -> None:
+    history = _beside(fault, started, finished).history()
+    if explained:
+        assert_passes("explained-duplicate", history, judged=1)
+    else:
+        assert_fails("explained-duplicate", history, LOSS)
+
+
+def test_a_worker_without_a_journal_is_not_judged() -> None:
+    story = _lost()
+    story.notes.clear()
+    assert_inconclusive("explained-duplicate", story.history(), "no worker with a journal")
+
+
+def test_a_worker_that_fell_silent_may_be_dead_unless_the_history_tells_of_deaths() -> None:
+    story = _lost()
+    story.notes = [note for note in story.notes if note.at <= us(4)]
+    assert_passes("explained-duplicate", story.history(), judged=1)
+    story.fault("kill", "plan", target="", detail="1")
+    assert_fails("explained-duplicate", story.history(), LOSS)
+
+
+def test_a_lease_that_was_taken_after_the_end_of_the_run_is_not_judged() -> None:
+    assert_fails("explained-duplicate", _lost(at=9).history(ended=9), LOSS)
+    assert_inconclusive("explained-duplicate", _lost(at=9).history(ended=8.999999))
+
+
+def test_a_lease_that_was_taken_too_early_did_not_run_out() -> None:
+    history = _lost(at=3.999999).history()
+    assert failing(history) == {"no-overlap"}
+    assert_fails("explained-duplicate", _lost(at=4).history(), LOSS)
+
+
+def test_a_lease_that_was_claimed_away_is_judged_too() -> None:
+    story = Story().enqueue(1).claim(1, at=1, lease=3).ran(1, 1, 9).claim(1, by="w2", at=5)
+    assert_fails("explained-duplicate", story.complete(1, at=9).history(), LOSS)
+
+
+@pytest.mark.parametrize("how", ["reclaimed", "claimed away"])
+def test_a_lease_lost_without_a_cause_explains_no_extra_effect(how: str) -> None:
+    story = Story().enqueue(1, kind="mail").claim(1, at=1, lease=3).note("effect", 1, 2)
+    if how == "reclaimed":
+        story.reclaim(1, at=6, cause=False)
+    story.claim(1, by="w2", at=7).note("effect", 1, 8)
+    history = story.note("claimed", 1, 9, token=1).complete(1, at=9).history()
+    verdict = assert_fails("explained-duplicate", history, LOSS, times=2)
+    assert "the effect of w1/1 with token 1 is an extra one" in verdict.failures[1].sentence
+    assert verdict.evidence["duplicates_explained"] == 0
+    assert "explained-duplicate" in failing(history)

@@ -9,8 +9,8 @@ import pytest
 
 import chaos.invariants
 from chaos.history.events import History, Policy
-from chaos.invariants.judge import INVARIANTS, judge, overall
-from chaos.invariants.words import clock, spread
+from chaos.invariants.judge import INVARIANTS, judge, overall, toothless, why
+from chaos.invariants.words import clock, many, spread
 from tests.chaos.invariants.build import Story, failing, us, verdict_of
 
 
@@ -18,7 +18,7 @@ def _rich() -> Story:
     """A run with one of everything: all of it legal."""
     story = Story().fault("kill", "inject", "bite", "heal")
     # A charge in a transaction, killed once, then done once; the zombie's write is refused.
-    story.enqueue(1, kind="charge").acknowledged(1, at=0)
+    story.enqueue(1, kind="charge").acknowledged(1, at=0, due=0)
     story.claim(1, at=1).ran(1, 1, 7.5, token=1).reclaim(1, at=6.1)
     story.claim(1, by="w2", at=7).ran(1, 7, 8).note("refused", 1, 7.5, token=1, detail="complete")
     story.note("lease-lost", 1, 7.5, token=1).renew(1, at=7.5).complete(1, at=8, effect=True)
@@ -39,7 +39,7 @@ def _rich() -> Story:
     story.reclaim(10, at=6.5).claim(10, by="w2", at=7).renew(10, at=8).ran(10, 7, 9)
     story.note("effect", 10, 8).complete(10, at=9).prune(10, at=15)
     story.claim(8, at=24).reclaim(8, at=29.5)
-    return story.enqueue(9, due=1000)
+    return story.enqueue(9, due=1000).acknowledged(2, 3, 4, 5, 6, 7, 8, 9, 10, at=0)
 
 
 def _history(story: Story) -> History:
@@ -63,6 +63,47 @@ def test_a_fault_that_never_bit_is_inconclusive() -> None:
     assert overall(history, judge(history)) == "inconclusive"
     history = _history(_rich().fault("pause", "inject", "inject", "bite", "heal"))
     assert overall(history, judge(history)) == "pass"
+
+
+def test_a_planned_fault_that_was_never_injected_is_inconclusive() -> None:
+    story = _rich().fault("pause", "plan", target="", detail="6")
+    history = _history(story)
+    assert toothless(history) == {"pause"}
+    assert overall(history, judge(history)) == "inconclusive"
+    assert why(history, judge(history)) == "fault pause was planned 6 times and never injected"
+    history = _history(story.fault("pause", "inject"))
+    assert toothless(history) == {"pause"}
+    assert why(history, judge(history)) == "fault pause was injected 1 time and never bit"
+    history = _history(story.fault("pause", "bite"))
+    assert toothless(history) == frozenset()
+    assert overall(history, judge(history)) == "pass"
+
+
+def test_a_run_says_why_it_did_not_pass() -> None:
+    history = _history(_rich())
+    assert why(history, judge(history)) == ""
+    history = _history(_rich().change(9, at=30, error="edited"))
+    assert why(history, judge(history)) == "legal-steps failed"
+    story = Story().enqueue(1).claim(1, at=1).reclaim(1, at=2).claim(1, at=3)
+    history = story.complete(1, at=4, token=1).history(named=["backs-off"])
+    assert why(history, judge(history)) == "no-overlap and fenced failed"
+    story = Story().enqueue(1).claim(1, at=1).complete(1, at=2)
+    history = story.history(named=["effect-once", "fenced", "no-such"])
+    assert why(history, judge(history)) == (
+        "effect-once is named and judged nothing: no transactional effect was committed;"
+        " fenced is named and is inconclusive: no former holder tried to write: no write was"
+        " refused, no attempt outlived its lease;"
+        " no-such is named, and no invariant has that name"
+    )
+
+
+def test_one_and_many_are_told_apart() -> None:
+    assert many(0, "task") == "0 tasks"
+    assert many(1, "task") == "1 task"
+    assert many(2, "task") == "2 tasks"
+    story = Story().enqueue(1, kind="mail").claim(1, at=1).note("effect", 1, 2).complete(1, at=3)
+    sentence = verdict_of("explained-duplicate", story.history()).sentence
+    assert sentence.startswith("1 effect of 1 completed task; 0 duplicates")
 
 
 def test_a_named_invariant_without_evidence_is_inconclusive() -> None:
@@ -91,15 +132,24 @@ def test_an_empty_history_passes_nothing(invariant: str) -> None:
 
 def test_one_bug_in_a_rich_run_turns_only_its_invariants_red() -> None:
     assert failing(_history(_rich().acknowledged(99, at=1))) == {"no-lost-task"}
-    assert failing(_history(_rich().enqueue(99, due=25))) == {"progress"}
+    assert failing(_history(_rich().enqueue(99, due=25).acknowledged(99, at=0))) == {"progress"}
     edited = _rich().change(9, at=30, error="edited")
     assert failing(_history(edited)) == {"legal-steps"}
-    stolen = _rich().enqueue(99, at=30).claim(99, at=30).reclaim(99, at=31).claim(99, at=32)
+    more = _rich().enqueue(99, at=24).acknowledged(99, at=24)
+    stolen = more.claim(99, at=30).reclaim(99, at=31).claim(99, at=32)
     assert failing(_history(stolen.complete(99, at=33))) == {"no-overlap"}
-    zombie = _rich().enqueue(99, at=24).claim(99, at=24).reclaim(99, at=29).claim(99, at=30)
+    more = _rich().enqueue(99, at=24).acknowledged(99, at=24)
+    zombie = more.claim(99, at=24).reclaim(99, at=29).claim(99, at=30)
     assert failing(_history(zombie.complete(99, at=31, token=1))) == {"fenced"}
     twice = _rich().note("effect", 2, 4.6)
     assert failing(_history(twice)) == {"explained-duplicate"}
+    causeless = _rich().enqueue(99, at=30).acknowledged(99, at=30).claim(99, at=30)
+    causeless.ran(99, 30, 31).reclaim(99, at=35, cause=False).claim(99, by="w2", at=35)
+    causeless.complete(99, at=36).note("claimed", 1, 37, token=1)  # w1 is alive
+    assert failing(_history(causeless)) == {"explained-duplicate"}
+    assert failing(_history(_rich().enqueue(99, at=24).cancel(99, at=25))) == {"conserved"}
+    crashed = _rich().fault("death", "death", detail="1")
+    assert failing(_history(crashed)) == {"progress"}
 
 
 def test_only_the_first_twenty_failures_are_told_and_all_are_counted() -> None:
@@ -130,6 +180,7 @@ def test_a_spread_of_nothing_is_empty() -> None:
 def test_invariants_import_nothing_but_the_history_and_pure_helpers() -> None:
     pure = {
         "__future__",
+        "bisect",
         "chaos.history.events",
         "chaos.history.lives",
         "collections",
@@ -137,6 +188,7 @@ def test_invariants_import_nothing_but_the_history_and_pure_helpers() -> None:
         "dataclasses",
         "datetime",
         "hashlib",
+        "itertools",
         "math",
         "typing",
     }

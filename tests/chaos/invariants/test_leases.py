@@ -28,7 +28,7 @@ def test_a_reclaim_a_microsecond_before_expiry_is_not() -> None:
     assert_fails(
         "no-overlap",
         history,
-        "task 1: w1#1 held token 1 until 12:00:06.000000",
+        "task 1: w1/1 held token 1 until 12:00:06.000000",
         "reclaimed at 12:00:05.999999",
     )
     assert failing(history) == {"no-overlap"}
@@ -44,8 +44,8 @@ def test_a_claim_over_a_valid_lease_is_told() -> None:
     assert_fails(
         "no-overlap",
         story.history(),
-        "task 7: w3#1 held token 1 until 12:00:05.200000",
-        "but w5#2 was given token 2 at 12:00:03.100000",
+        "task 7: w3/1 held token 1 until 12:00:05.200000",
+        "but w5/2 was given token 2 at 12:00:03.100000",
     )
 
 
@@ -59,7 +59,7 @@ def test_a_claim_over_a_lease_that_expires_that_moment_is_no_overlap() -> None:
 def test_a_valid_lease_that_a_reset_took_away_is_told_at_the_next_claim() -> None:
     story = Story().enqueue(1).claim(1, at=1)
     story.change(1, at=2, state="pending", owner=None, expires=None).claim(1, by="w2", at=5.999999)
-    assert_fails("no-overlap", story.history(), "w1#1 held token 1", "w2#2 was given token 2")
+    assert_fails("no-overlap", story.history(), "w1/1 held token 1", "w2/2 was given token 2")
 
 
 def test_a_reset_whose_task_is_claimed_only_after_expiry_is_no_overlap() -> None:
@@ -71,7 +71,7 @@ def test_a_reset_whose_task_is_claimed_only_after_expiry_is_no_overlap() -> None
 def test_a_valid_lease_that_a_zombie_failed_is_told_at_the_next_claim() -> None:
     story = Story().enqueue(1).claim(1, at=1).reclaim(1, at=6).claim(1, by="w2", at=6)
     story.fail(1, at=7, token=1).claim(1, by="w3", at=8)
-    assert_fails("no-overlap", story.history(), "w2#2 held token 2", "w3#3 was given token 3")
+    assert_fails("no-overlap", story.history(), "w2/2 held token 2", "w3/3 was given token 3")
 
 
 @pytest.mark.parametrize("how", ["fail", "release", "snooze"])
@@ -133,7 +133,7 @@ def test_two_attempts_that_run_on_valid_leases_overlap() -> None:
     assert_fails(
         "no-overlap",
         story.history(),
-        "w1#1 (token 1) and w2#2 (token 2) both ran it",
+        "w1/1 (token 1) and w2/2 (token 2) both ran it",
         "from 12:00:03.500000 to 12:00:04.000000",
     )
 
@@ -166,7 +166,7 @@ def test_an_attempt_nobody_saw_end_runs_until_its_lease_is_taken() -> None:
 
 def test_one_attempt_started_twice_overlaps_itself() -> None:
     story = Story().enqueue(1).claim(1, at=1).note("started", 1, 1.5).ran(1, 2, 3)
-    assert_fails("no-overlap", story.history(), "w1#1 (token 1) and w1#1 (token 1) both ran it")
+    assert_fails("no-overlap", story.history(), "w1/1 (token 1) and w1/1 (token 1) both ran it")
 
 
 def test_notes_of_a_lease_that_no_commit_shows_prove_no_overlap() -> None:
@@ -175,9 +175,10 @@ def test_notes_of_a_lease_that_no_commit_shows_prove_no_overlap() -> None:
     assert_passes("no-overlap", story.history())
 
 
-@pytest.mark.parametrize("invariant", ["no-overlap", "reclaimed-in-time"])
-def test_a_history_without_leases_shows_nothing(invariant: str) -> None:
-    assert_inconclusive(invariant, Story().enqueue(1).history(), "nothing of its kind")
+def test_a_history_without_leases_shows_nothing() -> None:
+    history = Story().enqueue(1).history()
+    assert_inconclusive("no-overlap", history, "no lease was given")
+    assert_inconclusive("reclaimed-in-time", history, "no lease expired and was reclaimed")
 
 
 # reclaimed-in-time
@@ -202,7 +203,7 @@ def test_a_reclaim_a_microsecond_past_the_bound_is_late() -> None:
     assert_fails(
         "reclaimed-in-time",
         history,
-        "w1#1 (token 1) expired at 12:00:25.000000 and was reclaimed at 12:00:27.000001",
+        "w1/1 (token 1) expired at 12:00:25.000000 and was reclaimed at 12:00:27.000001",
         "2.000000 s are allowed",
     )
     assert failing(history) == {"reclaimed-in-time"}

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from tests.chaos.invariants.build import (
     Story,
     assert_fails,
@@ -42,7 +44,9 @@ def test_a_run_that_ends_exactly_at_the_bound_is_judged() -> None:
 def test_a_run_that_ends_before_the_bound_is_inconclusive_if_work_is_left() -> None:
     story = _done().enqueue(2, due=3)
     history = story.history(healed=20, progress_bound=15, ended=34.999999)
-    verdict = assert_inconclusive("progress", history, "before the bound at 12:00:35", "1 tasks")
+    verdict = assert_inconclusive(
+        "progress", history, "before the bound at 12:00:35", "1 task left"
+    )
     assert verdict.evidence["left"] == 1
 
 
@@ -52,7 +56,7 @@ def test_a_run_that_ends_early_with_nothing_left_passes() -> None:
 
 def test_a_task_left_running_on_an_expired_lease_is_told() -> None:
     story = _done().enqueue(2).claim(2, by="w2", at=29.999, lease=5)
-    assert_fails("progress", story.history(), "task 2", "lease of w2#2", "expired at 12:00:34.999")
+    assert_fails("progress", story.history(), "task 2", "lease of w2/2", "expired at 12:00:34.999")
 
 
 def test_a_lease_that_expires_at_the_bound_may_lie_there() -> None:
@@ -70,8 +74,19 @@ def test_a_task_that_runs_on_a_valid_lease_is_progress() -> None:
 
 def test_work_left_by_a_starved_machine_is_inconclusive() -> None:
     story = _done().enqueue(2)
-    assert_inconclusive("progress", story.history(lag=15.1), "lagged 15.100000 s", "1 tasks")
-    assert_fails("progress", story.history(lag=15), "task 2")
+    assert_inconclusive("progress", story.history(lag=15.1), "lagged 15.100000 s", "1 task left")
+    assert_fails("progress", story.history(lag=15, ended=50), "task 2")
+
+
+def test_the_bound_grows_by_the_lag_of_the_machine() -> None:
+    story = _done().enqueue(2, due=3)
+    assert_fails("progress", story.history(lag=2, ended=37), "task 2")
+    assert_inconclusive("progress", story.history(lag=2, ended=36.999999), "bound at 12:00:37")
+
+
+def test_the_lag_is_time_to_do_what_fell_due_before_the_bound_and_no_more_work() -> None:
+    story = _done().enqueue(2, due=35)
+    assert_passes("progress", story.history(lag=2, ended=40))
 
 
 def test_a_starved_machine_that_left_nothing_passes() -> None:
@@ -79,7 +94,7 @@ def test_a_starved_machine_that_left_nothing_passes() -> None:
 
 
 def test_a_history_in_which_nothing_settled_shows_nothing() -> None:
-    assert_inconclusive("progress", Story().enqueue(1, due=99).history(), "nothing of its kind")
+    assert_inconclusive("progress", Story().enqueue(1, due=99).history(), "no task was settled")
 
 
 def test_the_waits_are_told_as_a_distribution() -> None:
@@ -90,3 +105,73 @@ def test_the_waits_are_told_as_a_distribution() -> None:
     assert verdict.evidence["wait_p50_ms"] == 49
     assert verdict.evidence["wait_p99_ms"] == 98
     assert verdict.evidence["wait_max_ms"] == 99
+
+
+# Workers that end by themselves.
+
+
+def _died(detail: str, at: float = 5) -> Story:
+    """A worker that had worked ended, and the work was done all the same."""
+    return _done().ran(1, 2, 3).fault("death", "death", at=at, detail=detail)
+
+
+def test_a_worker_that_crashed_is_told() -> None:
+    history = _died("1").history()
+    verdict = assert_fails("progress", history, "worker w1 crashed: ended with 1")
+    assert verdict.failures[0].task is None
+    assert verdict.evidence["deaths"] == 1
+    assert failing(history) == {"progress"}
+    assert_fails("progress", _died("-11").history(), "worker w1 crashed: ended with -11")
+    assert_fails("progress", _died("would not stop").history(), "w1 crashed: would not stop")
+    assert_fails("progress", _died("1", at=45).history(), "w1 crashed")
+
+
+def test_a_worker_that_a_task_killed_did_not_crash() -> None:
+    assert assert_passes("progress", _died("-9").history()).evidence["deaths"] == 1
+
+
+def test_a_crash_is_told_whatever_the_machine_and_beside_what_is_left() -> None:
+    starved = _died("1").enqueue(2).history(lag=99)
+    assert_fails("progress", starved, "worker w1 crashed")
+    verdict = assert_fails("progress", _died("1").enqueue(2).history(), "crashed", times=2)
+    assert "task 2" in verdict.failures[1].sentence
+
+
+def test_a_worker_that_crashed_while_the_database_was_away_is_told_if_it_had_been_at_work() -> None:
+    story = _died("1").fault("crash", "inject", target="server", at=4)
+    story.fault("crash", "heal", target="server", at=6)
+    assert_fails("progress", story.history(), "worker w1 crashed")
+
+
+@pytest.mark.parametrize(
+    ("target", "inject", "heal", "crashed"),
+    [
+        ("server", 6, 7, False),
+        ("server", 1, 4.999999, True),
+        ("server", 1, 5, False),
+        ("server", 10, 11, True),
+        ("w2 w9", 6, 7, False),
+        ("w2", 6, 7, True),
+        ("3 tasks", 6, 7, True),
+        ("nobody", 6, 7, True),
+    ],
+)
+def test_a_worker_that_could_not_come_up_for_a_fault_did_not_crash(
+    target: str, inject: float, heal: float, crashed: bool
+) -> None:
+    story = _done().fault("death", "death", target="w9", at=10, detail="1")
+    story.fault("crash", "inject", target=target, at=inject)
+    history = story.fault("crash", "heal", target=target, at=heal).history()
+    if crashed:
+        assert_fails("progress", history, "worker w9 crashed: ended with 1")
+    else:
+        assert_passes("progress", history)
+
+
+def test_a_worker_that_was_told_to_stop_before_it_came_up_did_not_crash() -> None:
+    story = _done().fault("death", "death", target="w9", at=10, detail="-15")
+    assert_fails("progress", story.history(ended=40), "w9 crashed")
+    story.fault("terminate", "inject", target="w9", at=9)
+    assert_passes("progress", story.history(ended=40))
+    story = _done().fault("death", "death", target="w9", at=40, detail="-15")
+    assert_passes("progress", story.history(ended=40))
