@@ -3,21 +3,28 @@
 from __future__ import annotations
 
 import json
+import signal
 import sys
 import time
+from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, NoReturn
 
+import psycopg
 import typer
 from rich.console import Console
+from rich.markup import escape
 from rich.progress import BarColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.progress import Progress as Bar
 from rich.table import Table
 
 from chaos.cluster import ClusterError
+from chaos.forkserver import ForkServerError
 from chaos.history.events import History
 from chaos.history.store import HistoryError, load, save
-from chaos.invariants.judge import judge, overall, toothless
+from chaos.history.witness import WitnessError
+from chaos.invariants.judge import INVARIANTS, judge, overall, why
 from chaos.invariants.verdict import Outcome, Verdict
 from chaos.runner import Progress, run
 from chaos.scenario import Scenario, ScenarioError, load_scenario
@@ -26,6 +33,13 @@ from chaos.systems import UnknownSystemError, system
 HISTORY = "history.jsonl.gz"
 EXIT_CODES: dict[Outcome, int] = {"pass": 0, "fail": 1, "inconclusive": 3}
 USAGE, BROKEN = 2, 4
+WORST_FIRST = (BROKEN, EXIT_CODES["fail"], EXIT_CODES["inconclusive"], EXIT_CODES["pass"])
+# What a run that cannot be finished raises: a part, the database, its log, a file or the network.
+BREAKS = (ClusterError, ForkServerError, WitnessError, psycopg.Error, OSError)
+SCENARIOS = Path("scenarios")
+KILLED = str(-signal.SIGKILL)  # how a poison task ends its worker
+
+Ran = tuple[History, tuple[Verdict, ...], Path]
 COLOURS: dict[Outcome, str] = {"pass": "green", "fail": "red", "inconclusive": "yellow"}
 
 app = typer.Typer(
@@ -44,7 +58,13 @@ def main() -> None:
 
 @app.command("run")
 def run_command(
-    scenario_file: Annotated[Path, typer.Argument(metavar="SCENARIO", help="A scenario file.")],
+    scenario_file: Annotated[
+        Path | None, typer.Argument(metavar="[SCENARIO]", help="A scenario file.")
+    ] = None,
+    all_: Annotated[
+        bool, typer.Option("--all", help="Run every scenario of a directory, one by one.")
+    ] = False,
+    scenarios: Annotated[Path, typer.Option(help="The directory that --all runs.")] = SCENARIOS,
     seed: Annotated[
         int | None, typer.Option(min=0, help="Instead of the scenario's own seed.")
     ] = None,
@@ -61,24 +81,51 @@ def run_command(
     as_json: Annotated[bool, typer.Option("--json", help="Print the verdicts as JSON.")] = False,
 ) -> None:
     """Run a scenario, judge its history, and keep both in a directory of its own."""
+    if (scenario_file is None) is not all_:
+        _end("name a scenario file, or give --all", USAGE)
+    if all_ and as_json:
+        _end("--json is for one scenario; with --all, each run's directory has its JSON", USAGE)
+    files = [scenario_file] if scenario_file is not None else _files(scenarios)
     try:
-        scenario = load_scenario(scenario_file).scaled(scale)
+        loaded = [(file, load_scenario(file).scaled(scale)) for file in files]
         system(system_name)
     except (ScenarioError, UnknownSystemError) as error:
         _end(str(error), USAGE)
-    chosen = scenario.seed if seed is None else seed
+    told = []
+    for file, scenario in loaded:
+        chosen = scenario.seed if seed is None else seed
+        began = time.monotonic()
+        try:
+            ran = _run_and_keep(file, scenario, chosen, system_name, reports)
+        except BREAKS as error:
+            if not all_:
+                _end(f"the harness could not do its work: {error}", BROKEN)
+            messages.print(f"{scenario.name}: {error}", style="red", markup=False)
+            ran = None
+        except KeyboardInterrupt:
+            _end("interrupted; the workers and servers are gone", 130)
+        if ran is not None and not all_:
+            _show(*ran, as_json)
+        told.append((scenario, time.monotonic() - began, ran))
+    _show_all(told)
+
+
+@app.command("list")
+def list_command(
+    scenarios: Annotated[
+        Path, typer.Argument(metavar="[DIRECTORY]", help="Where the scenario files are.")
+    ] = SCENARIOS,
+) -> None:
+    """Tell what each scenario proves: what is modelled, what must hold and what must bite."""
     try:
-        directory = _new_directory(reports, scenario, system_name)
-        (directory / "scenario.yaml").write_text(scenario_file.read_text())
-        history = _run_and_show(scenario, chosen, system_name, directory)
-        save(history, directory / HISTORY)
-    except (ClusterError, OSError) as error:
-        _end(f"the harness could not do its work: {error}", BROKEN)
-    except KeyboardInterrupt:
-        _end("interrupted; the workers and servers are gone", 130)
-    verdicts = judge(history)
-    (directory / "verdicts.json").write_text(_json(history, verdicts, directory) + "\n")
-    _show(history, verdicts, directory, as_json)
+        loaded = [load_scenario(file) for file in _files(scenarios)]
+    except ScenarioError as error:
+        _end(str(error), USAGE)
+    out = Console()
+    for scenario in loaded:
+        out.print(f"[bold]{scenario.name}[/]  {scenario.about}", highlight=False)
+        out.print(f"  holds  {', '.join(n for n in INVARIANTS if n in scenario.invariants)}")
+        out.print(f"  bites  {', '.join(scenario.must_bite)}\n")
 
 
 @app.command()
@@ -93,6 +140,26 @@ def check(
     except (HistoryError, OSError) as error:
         _end(str(error), USAGE)
     _show(history, judge(history), run_directory, as_json)
+
+
+def _files(scenarios: Path) -> list[Path]:
+    files = sorted(scenarios.glob("*.yaml"))
+    if not files:
+        _end(f"there are no scenario files (*.yaml) in {scenarios}", USAGE)
+    return files
+
+
+def _run_and_keep(
+    file: Path, scenario: Scenario, seed: int, system_name: str, reports: Path
+) -> Ran:
+    """Run and judge a scenario; its directory has the scenario, the history and the verdicts."""
+    directory = _new_directory(reports, scenario, system_name)
+    (directory / "scenario.yaml").write_text(file.read_text())
+    history = _run_and_show(scenario, seed, system_name, directory)
+    save(history, directory / HISTORY)
+    verdicts = judge(history)
+    (directory / "verdicts.json").write_text(_json(history, verdicts, directory) + "\n")
+    return history, verdicts, directory
 
 
 def _run_and_show(scenario: Scenario, seed: int, system_name: str, directory: Path) -> History:
@@ -137,20 +204,46 @@ def _show(history: History, verdicts: tuple[Verdict, ...], directory: Path, as_j
             verdict.sentence,
         )
     out.print(table)
-    for name in sorted({fault.name for fault in history.faults}):
-        count = {
-            action: sum(f.name == name and f.action == action for f in history.faults)
-            for action in ("inject", "bite")
-        }
-        out.print(f"fault {name}: injected {count['inject']} times, bit {count['bite']} times")
-    for name in sorted(toothless(history)):
-        out.print(f"[yellow]fault {name} never bit: this run says nothing about it[/]")
-    crashes = history.about.get("crashes")
-    for crash in crashes if isinstance(crashes, list) else ():
-        out.print(f"[yellow]worker {crash}: see its log in the run's directory[/]")
+    for name, injected, bit in _counts(history):
+        out.print(f"fault {name}: injected {injected} times, bit {bit} times")
+    for fault in history.faults:
+        if fault.action == "death" and fault.detail != KILLED:
+            out.print(f"[yellow]worker {fault.target} ended: {fault.detail}; see its log[/]")
     out.print(f"run: {directory}")
-    out.print(f"[bold {COLOURS[outcome]}]{outcome}[/]")
+    reason = escape(why(history, verdicts))
+    out.print(f"[bold {COLOURS[outcome]}]{outcome}[/]" + (f": {reason}" if reason else ""))
     raise typer.Exit(EXIT_CODES[outcome])
+
+
+def _show_all(told: Sequence[tuple[Scenario, float, Ran | None]]) -> NoReturn:
+    """Print one line a scenario, and end with the exit code that the worst calls for."""
+    table = Table(box=None, padding=(0, 1))
+    for heading in ("scenario", "verdict", "seconds", "what bit (of how often)"):
+        table.add_column(heading, justify="right" if heading == "seconds" else "left")
+    codes = set()
+    for scenario, seconds, ran in told:
+        if ran is None:
+            codes.add(BROKEN)
+            table.add_row(scenario.name, "[red]broken[/]", f"{seconds:.1f}", "")
+            continue
+        history, verdicts, directory = ran
+        outcome = overall(history, verdicts)
+        codes.add(EXIT_CODES[outcome])
+        bites = ", ".join(f"{name} {bit}/{injected}" for name, injected, bit in _counts(history))
+        if outcome != "pass":
+            bites = f"{bites}\n{why(history, verdicts)}: {directory}"
+        table.add_row(
+            scenario.name, f"[{COLOURS[outcome]}]{outcome}[/]", f"{seconds:.1f}", escape(bites)
+        )
+    Console().print(table)
+    raise typer.Exit(next(code for code in WORST_FIRST if code in codes))
+
+
+def _counts(history: History) -> list[tuple[str, int, int]]:
+    """Each fault's name, how often it was injected, and how often it bit."""
+    counts = Counter((fault.name, fault.action) for fault in history.faults)
+    names = sorted({fault.name for fault in history.faults if fault.action != "death"})
+    return [(name, counts[name, "inject"], counts[name, "bite"]) for name in names]
 
 
 def _json(history: History, verdicts: tuple[Verdict, ...], directory: Path) -> str:

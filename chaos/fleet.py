@@ -11,7 +11,7 @@ import signal
 import sys
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -21,6 +21,7 @@ from chaos.systems import WorkerSettings, system
 
 STOP_SECONDS = 15.0  # beyond its grace, what a worker gets to end by itself
 LOOK_EVERY = 0.01
+RESTART_EVERY = 0.5  # seconds between two processes of a seat, if the first ends by itself
 
 
 @dataclass(slots=True)
@@ -31,7 +32,9 @@ class Seat:
     dsn: str
     incarnation: int = 0
     paused: bool = False
+    expected: int | None = None  # the exit code with which it was told to end
     pid: int | None = None
+    spawned: float = 0.0  # when, on the monotonic clock
 
     @property
     def name(self) -> str:
@@ -43,13 +46,14 @@ class Seat:
 class Fleet:
     """The workers of one run. For one thread at a time.
 
-    `died` is told, as (seat, exit code), of every death that the fleet did not cause itself.
+    `died` is told, as (seat, exit code), of every death that the fleet did not cause itself, and,
+    with None for the code, of a process that did not end when it was asked to.
     """
 
     system_name: str
     settings: WorkerSettings
     directory: Path
-    died: Callable[[Seat, int], None] = lambda seat, code: None
+    died: Callable[[Seat, int | None], None] = lambda seat, code: None
     seats: list[Seat] = field(default_factory=list)
     _server: ForkServer | None = None
 
@@ -63,23 +67,34 @@ class Fleet:
             self._spawn(seat)
 
     def tend(self) -> None:
-        """Replace every process that ended by itself."""
-        for seat, code in self._collect():
-            self.died(seat, code)
-            self._spawn(seat)
+        """Replace every process that ended: at once, or a while after its own start."""
+        self._collect()
+        due = time.monotonic() - RESTART_EVERY
+        for seat in self.seats:
+            # A worker that cannot reach the database ends, and would be started in circles.
+            if seat.pid is None and seat.spawned <= due:
+                self._spawn(seat)
 
     def find(self, name: str) -> Seat | None:
-        """The seat whose living process has this name and is not stopped."""
+        """The seat whose living process has this name and is not stopped nor about to stop."""
         for seat in self.seats:
             if seat.name == name and seat.pid is not None and not seat.paused:
-                return seat
+                return seat if seat.expected is None else None
         return None
 
-    def kill(self, seat: Seat) -> None:
-        """SIGKILL the process, see it dead, and put a new one in its seat."""
-        self._signal(seat, signal.SIGKILL)
-        self._wait_for([seat], STOP_SECONDS)
-        self._spawn(seat)
+    def kill(self, seats: Sequence[Seat]) -> None:
+        """SIGKILL the processes, see them dead, and put a new one in each seat."""
+        for seat in seats:
+            self._signal(seat, signal.SIGKILL)
+            seat.expected = -signal.SIGKILL
+        self._wait_for(seats, STOP_SECONDS)
+        for seat in seats:
+            self._spawn(seat)
+
+    def terminate(self, seat: Seat) -> None:
+        """SIGTERM the process; `tend` replaces it when it has ended."""
+        self._signal(seat, signal.SIGTERM)
+        seat.expected = 0
 
     def pause(self, seat: Seat) -> None:
         """SIGSTOP the process."""
@@ -96,11 +111,11 @@ class Fleet:
         for seat in self.seats:
             if seat.paused:
                 self.resume(seat)
-            self._signal(seat, signal.SIGTERM)
+            self.terminate(seat)
         self._wait_for(self.seats, self.settings.grace + STOP_SECONDS)
         for seat in self.seats:
             if seat.pid is not None:
-                self.died(seat, -signal.SIGKILL)
+                self.died(seat, None)
         self.destroy()
 
     def destroy(self) -> None:
@@ -114,6 +129,8 @@ class Fleet:
     def _spawn(self, seat: Seat) -> None:
         seat.incarnation += 1
         seat.paused = False
+        seat.expected = None
+        seat.spawned = time.monotonic()
         seat.pid = self._running().spawn(
             {
                 "system_name": self.system_name,
@@ -128,23 +145,20 @@ class Fleet:
         if seat.pid is not None:
             os.kill(seat.pid, number)  # not collected yet, so the pid is still this process's
 
-    def _collect(self) -> list[tuple[Seat, int]]:
+    def _collect(self) -> None:
+        """Note which processes have ended, and tell of those that were not told to end so."""
         seats = {seat.pid: seat for seat in self.seats}
-        ended = [(seats[pid], code) for pid, code in self._running().collect().items()]
-        for seat, _ in ended:
+        for pid, code in self._running().collect().items():
+            seat = seats[pid]
             seat.pid = None
-        return ended
+            if code != seat.expected:
+                self.died(seat, code)
 
-    def _wait_for(self, wanted: list[Seat], seconds: float) -> None:
-        """Wait for processes to end; others that end meanwhile are replaced."""
+    def _wait_for(self, wanted: Sequence[Seat], seconds: float) -> None:
+        """Wait for processes to end."""
         deadline = time.monotonic() + seconds
         while any(seat.pid is not None for seat in wanted) and time.monotonic() < deadline:
-            for seat, code in self._collect():
-                if seat not in wanted:
-                    self.died(seat, code)
-                    self._spawn(seat)
-                elif code > 0:
-                    self.died(seat, code)
+            self._collect()
             time.sleep(LOOK_EVERY)
 
     def _running(self) -> ForkServer:

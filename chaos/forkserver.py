@@ -90,11 +90,17 @@ def serve() -> None:
     for line in requests:
         request = json.loads(line)
         if "spawn" in request:
+            # Held back: Python's fork throws away what a child is sent before it is through it.
+            signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
             pid = os.fork()
             if pid == 0:
+                # Told to stop before it has a handler of its own, a child holds nothing yet.
+                signal.signal(signal.SIGTERM, lambda *_: os._exit(0))
+                signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
                 requests.close()
                 answers.close()
                 fleet.work(**request["spawn"])
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
             children.add(pid)
             answer: object = pid
         else:

@@ -13,9 +13,10 @@ import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from chaos.faults import AnyFault
+from chaos.faults.tasks import faults_of
 from chaos.invariants.judge import INVARIANTS
 from chaos.systems import Order, WorkerSettings
-from chaos.workload import Behaviour, Job
+from chaos.workload import HOSTILE, Behaviour, Job
 
 
 class ScenarioError(Exception):
@@ -54,6 +55,12 @@ class Tasks(_Strict):
     delay: float = Field(default=0.0, ge=0, le=3600)
     max_attempts: int = Field(default=20, ge=1, le=1000)
 
+    def order(self, number: int) -> Order:
+        """One task of the group, with its number in the run."""
+        text = HOSTILE * 100 if self.behaviour == "hostile" else ""
+        job = Job(number, self.behaviour, self.seconds, self.failures, text)
+        return Order(job, self.delay, self.max_attempts)
+
 
 class Bounds(_Strict):
     """How long recovery may take, in seconds, besides what the machine itself lagged."""
@@ -85,12 +92,22 @@ class Scenario(_Strict):
     @model_validator(mode="after")
     def _long_enough(self) -> Scenario:
         for fault in self.faults:
-            if fault.kind != "kill" and fault.lasts <= self.workers.lease:
+            if fault.outlasts_lease and fault.lasts <= self.workers.lease:
                 raise ValueError(
                     f"a {fault.kind} that lasts {fault.lasts} s cannot outlast a lease of"
                     f" {self.workers.lease} s, so it could never bite"
                 )
         return self
+
+    @property
+    def must_bite(self) -> list[str]:
+        """The names of all faults: those that are injected and those that tasks are themselves."""
+        tasks = (
+            fault.name
+            for group in self.tasks
+            for fault in faults_of(group.order(0).job, self.workers.lease)
+        )
+        return list(dict.fromkeys([*(fault.kind for fault in self.faults), *tasks]))
 
     @property
     def total(self) -> int:
@@ -118,24 +135,9 @@ class Scenario(_Strict):
 
     def orders(self, seed: int) -> list[Order]:
         """All tasks, in the order in which this seed enqueues them."""
-        orders = [
-            Order(
-                Job(0, group.behaviour, group.seconds, group.failures),
-                group.delay,
-                group.max_attempts,
-            )
-            for group in self.tasks
-            for _ in range(group.count)
-        ]
-        random.Random(f"{seed} tasks").shuffle(orders)
-        return [
-            Order(
-                Job(number, order.job.behaviour, order.job.seconds, order.job.failures),
-                order.delay,
-                order.max_attempts,
-            )
-            for number, order in enumerate(orders)
-        ]
+        groups = [group for group in self.tasks for _ in range(group.count)]
+        random.Random(f"{seed} tasks").shuffle(groups)
+        return [group.order(number) for number, group in enumerate(groups)]
 
     def plan(self, seed: int) -> list[tuple[float, int]]:
         """When to inject which fault: (seconds since the load began, index into `faults`).

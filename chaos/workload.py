@@ -6,14 +6,31 @@ from the attempt's number alone, so a run can be repeated and its outcome predic
 
 from __future__ import annotations
 
+import math
 import os
+import re
 import signal
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from typing import Literal
 
-Behaviour = Literal["quick", "slow", "flaky", "failing", "poison", "transactional", "snoozing"]
+Behaviour = Literal[
+    "quick",
+    "slow",
+    "flaky",
+    "failing",
+    "poison",
+    "transactional",
+    "snoozing",
+    "hog",
+    "hostile",
+]
+
+# What systems choke on: characters that JSON, SQL and terminals quote or refuse.
+HOSTILE = "'; drop table tasks; -- %s \\ \" \u202e \ufeff \U0001f4a3 \x1b[2J\r\n$$ {} null "
+# Characters that PostgreSQL cannot store are no payload, but any exception may carry them.
+HOSTILE_ERROR = f"{HOSTILE}\x00 \udcff "
 
 
 class PlannedFailure(Exception):  # noqa: N818 - it is planned, not an error of the harness
@@ -25,13 +42,15 @@ class Job:
     """One task to enqueue, and the payload it carries.
 
     number: the job's number in its run. behaviour: what the handler does. seconds: for how long it
-    works first. failures: how many attempts fail, kill their worker or snooze before one succeeds.
+    works first. failures: how many attempts fail, hog the interpreter or snooze before one
+    succeeds. text: ballast.
     """
 
     number: int
     behaviour: Behaviour
     seconds: float
     failures: int
+    text: str = ""
 
     def payload(self) -> dict[str, object]:
         """The job as JSON data."""
@@ -50,7 +69,7 @@ def perform(
     `effect` makes the job's effect happen; `snooze` gives the exception that asks for a later run.
     Raises PlannedFailure, or whatever `snooze` gave.
     """
-    if job.seconds:
+    if job.seconds and job.behaviour != "hog":
         time.sleep(job.seconds)
     match job.behaviour:
         case "quick" | "slow" | "transactional":
@@ -58,6 +77,14 @@ def perform(
         case "flaky":
             if attempt <= job.failures:
                 raise PlannedFailure(f"planned failure of attempt {attempt}")
+            effect()
+        case "hostile":
+            if attempt <= job.failures:
+                raise PlannedFailure(HOSTILE_ERROR * 1000)
+            effect()
+        case "hog":
+            if attempt <= job.failures:
+                hog_interpreter(job.seconds)
             effect()
         case "failing":
             raise PlannedFailure(f"planned failure of attempt {attempt}")
@@ -67,3 +94,20 @@ def perform(
             if earlier < job.failures:
                 raise snooze()
             effect()
+
+
+def hog_interpreter(seconds: float) -> None:
+    """Let no other thread of this process run for about `seconds` of CPU.
+
+    A regular expression holds the interpreter from its first character to its last. This one takes
+    twice as long for each `a` more: a short text tells how often one of its kind has to be
+    repeated.
+    """
+    length, took = 10, 0.0
+    while took < 0.01:
+        length += 1
+        text = "a" * length + "b"
+        began = time.thread_time()
+        re.search("(a+)+$", text)
+        took = time.thread_time() - began
+    re.search("(a+)+$", text * math.ceil(seconds / took))

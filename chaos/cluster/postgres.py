@@ -209,6 +209,16 @@ class Postgres:
         with self._log.open(errors="replace") as log:
             return _last_lines(log, lines)
 
+    def log_size(self) -> int:
+        """How long the server's log is now, in bytes: a position for `log_since`."""
+        return self._log.stat().st_size
+
+    def log_since(self, position: int) -> str:
+        """What the server has logged after a position."""
+        with self._log.open(errors="replace") as log:
+            log.seek(position)
+            return log.read()
+
     def __str__(self) -> str:
         return f"PostgreSQL {self.binaries.major} on port {self.port}"
 

@@ -164,6 +164,22 @@ class Proxy:
         """
         self._add("latency", "downstream", {"latency": ms, "jitter": jitter_ms})
 
+    def bandwidth(self, kb_per_second: int) -> None:
+        """Let through only so much of what the upstream sends."""
+        self._add("bandwidth", "downstream", {"rate": kb_per_second})
+
+    def slicer(self, size: int, delay_ms: int) -> None:
+        """Send what the upstream sends in pieces of about `size` bytes, `delay_ms` apart."""
+        self._add(
+            "slicer",
+            "downstream",
+            {"average_size": size, "size_variation": size // 2, "delay": delay_ms * 1000},
+        )
+
+    def limit_data(self, size: int) -> None:
+        """Close each connection once the upstream has sent `size` more bytes through it."""
+        self._add("limit_data", "downstream", {"bytes": size})
+
     def reset_peer(self) -> None:
         """End each connection as soon as either side sends something.
 

@@ -1,42 +1,96 @@
-"""What a fault is: plain data, and three functions over a running fleet and a finished history.
+"""What a fault is: plain data, how it is injected and healed, and how it shows that it bit.
 
 A fault that was injected has proved nothing yet. It must have bitten: its `bite` looks at the
-history afterwards for the effect that the fault is there to have.
+finished history for the effect that the fault is there to have, or at what the fault itself counted
+of it, where no commit can show it (a session that was cut, a client that was refused).
 """
 
 from __future__ import annotations
 
+import random
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import ClassVar
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import ClassVar, Literal, NamedTuple
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from chaos.cluster.postgres import Postgres
 from chaos.cluster.toxiproxy import Proxy
 from chaos.fleet import Fleet, Seat
-from chaos.history.events import Commit
+from chaos.history.events import DEAD, Ended, History
+
+SERVER = "server"  # the target of a fault that is not aimed at one worker
+
+# Which workers a fault may strike: those that hold a lease, those that hold one on a task's last
+# attempt, or all.
+Aim = Literal["lease", "last-attempt", "anyone"]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Arena:
-    """What faults act on: the fleet, and each seat's own network proxy if the run has proxies."""
+    """What faults act on, and what they aim by.
+
+    leases: which worker holds valid leases on which tasks now. is_last: whether a task is in the
+    last attempt that it is allowed. busy: whom the faults now in place have struck: seat numbers,
+    and SERVER.
+    """
 
     fleet: Fleet
-    proxies: dict[int, Proxy]
+    server: Postgres
+    database: str
+    table: str  # where the system has its tasks, with its schema
+    leases: Callable[[], Mapping[str, Sequence[int]]]
+    is_last: Callable[[int], bool]
+    draw: random.Random
+    proxies: dict[int, Proxy] = field(default_factory=dict)
+    busy: list[int | str] = field(default_factory=list)
+
+    def pick(self, aim: Aim) -> Seat | None:
+        """A worker that fits the aim at this moment and is not struck already, drawn at random."""
+        if aim == "anyone":
+            names: Sequence[str] = [seat.name for seat in self.fleet.seats]
+        else:
+            leases = self.leases()
+            names = sorted(
+                name
+                for name, tasks in leases.items()
+                if aim == "lease" or any(map(self.is_last, tasks))
+            )
+        found = (self.fleet.find(name) for name in names)
+        seats = [seat for seat in found if seat is not None and seat.number not in self.busy]
+        return self.draw.choice(seats) if seats else None
+
+
+class Strike(NamedTuple):
+    """A fault in place.
+
+    target: the process it struck, or SERVER. place: that process's seat, or SERVER. heal: undoes
+    it, and says how much of its effect the fault itself saw (see each fault).
+    """
+
+    target: str
+    place: int | str
+    heal: Callable[[], int]
 
 
 @dataclass(frozen=True, slots=True)
 class Injection:
-    """One fault that was injected: into which process, and from when to when (microseconds)."""
+    """One fault that was injected and healed. Times in microseconds.
+
+    The fault was being put in place from `began`, was in place from `placed`, and until `ended` for
+    certain. `seen` is what it counted itself.
+    """
 
     target: str
     began: int
+    placed: int
     ended: int
+    seen: int
 
 
 class Fault(BaseModel, ABC):
-    """One kind of fault as a scenario file states it. All are aimed at workers that hold a lease.
+    """One kind of fault as a scenario file states it.
 
     count: how many times it is injected. lasts: seconds from injection to heal; 0 if it is over at
     once.
@@ -44,30 +98,66 @@ class Fault(BaseModel, ABC):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
     needs_proxy: ClassVar[bool] = False  # whether each worker must have a proxy to the database
+    needs_durability: ClassVar[bool] = False  # whether commits must survive the server's death
+    outlasts_lease: ClassVar[bool] = False  # whether it can only bite if it outlasts a lease
 
     kind: str
     count: int = Field(ge=1, le=10_000)
-    lasts: float = Field(default=0.0, ge=0, le=3600)
+    lasts: float = Field(ge=0, le=3600)
 
     @abstractmethod
-    def inject(self, arena: Arena, seat: Seat) -> None:
-        """Make it happen to the worker on this seat."""
+    def inject(self, arena: Arena) -> Strike | None:
+        """Choose a target and make it happen; None if there is nothing to strike right now.
+
+        Raises psycopg.OperationalError if the database does not let it, and has then done nothing.
+        """
 
     @abstractmethod
-    def heal(self, arena: Arena, seat: Seat) -> None:
-        """Undo it."""
-
-    @abstractmethod
-    def bite(self, injection: Injection, commits: Sequence[Commit]) -> str | None:
+    def bite(self, injection: Injection, history: History) -> str | None:
         """The effect that this injection had, as a phrase; None if it had none."""
 
 
-def leases_taken(injection: Injection, commits: Sequence[Commit], until: int | None) -> int:
-    """How many leases were reclaimed from the target after the injection (and before `until`)."""
-    mine = f"{injection.target}/"
-    return sum(
-        ended.outcome == "reclaimed" and ended.owner.startswith(mine)
-        for commit in commits
-        if commit.at >= injection.began and (until is None or commit.at < until)
-        for ended in commit.ended
-    )
+class WorkerFault(Fault):
+    """A fault of one worker, or of its network. `aim` says which workers it may strike."""
+
+    aim: Aim = "lease"
+
+    def inject(self, arena: Arena) -> Strike | None:
+        """Strike a worker that fits the aim."""
+        seat = arena.pick(self.aim)
+        if seat is None:
+            return None
+        target = seat.name
+        return Strike(target, seat.number, self.strike(arena, seat))
+
+    @abstractmethod
+    def strike(self, arena: Arena, seat: Seat) -> Callable[[], int]:
+        """Make it happen to the worker on this seat; returns what heals it (see `Strike`)."""
+
+    def leases_taken(self, injection: Injection, history: History, until: int | None = None) -> int:
+        """How many leases were reclaimed from the target since the injection (and before `until`).
+
+        If the aim was a last attempt, only those count whose task was dead-lettered by that.
+        """
+        return sum(
+            ended.outcome == "reclaimed" and (self.aim != "last-attempt" or state == DEAD)
+            for at, ended, state in endings(injection.target, history)
+            if at >= injection.began and (until is None or at < until)
+        )
+
+
+def endings(worker: str, history: History) -> Iterator[tuple[int, Ended, str | None]]:
+    """Each end of an attempt of this worker process: when, how, and the state of its task then."""
+    mine = f"{worker}/"
+    for commit in history.commits:
+        ends = [ended for ended in commit.ended if ended.owner.startswith(mine)]
+        if ends:
+            rows = {change.task: change.row for change in commit.changes}
+            for ended in ends:
+                row = rows.get(ended.task)
+                yield commit.at, ended, row.state if row is not None else None
+
+
+def nothing_to_heal() -> int:
+    """Heals a fault that was over at once, and has seen nothing."""
+    return 0

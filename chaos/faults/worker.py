@@ -1,17 +1,27 @@
-"""Faults of a worker process: killed, or stopped for longer than its lease and then continued."""
+"""Faults of worker processes: killed, asked to stop, or stopped for longer than a lease."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Literal
+from collections.abc import Callable
+from typing import ClassVar, Literal
 
-from chaos.faults.fault import Arena, Fault, Injection, leases_taken
+from pydantic import Field
+
+from chaos.faults.fault import (
+    Arena,
+    Fault,
+    Injection,
+    Strike,
+    WorkerFault,
+    endings,
+    nothing_to_heal,
+)
 from chaos.fleet import Seat
-from chaos.history.events import Commit
+from chaos.history.events import History
 
 
-class Kill(Fault):
-    """SIGKILL a worker that holds a lease; another process takes its seat.
+class Kill(WorkerFault):
+    """SIGKILL a worker; another process takes its seat.
 
     It bit if a lease that the dead process held had to be taken back from it.
     """
@@ -19,36 +29,103 @@ class Kill(Fault):
     kind: Literal["kill"]
     lasts: Literal[0] = 0
 
-    def inject(self, arena: Arena, seat: Seat) -> None:
+    def strike(self, arena: Arena, seat: Seat) -> Callable[[], int]:
         """Kill and replace the process."""
-        arena.fleet.kill(seat)
+        arena.fleet.kill([seat])
+        return nothing_to_heal
 
-    def heal(self, arena: Arena, seat: Seat) -> None:
-        """Nothing to undo: the seat has a new process."""
-
-    def bite(self, injection: Injection, commits: Sequence[Commit]) -> str | None:
+    def bite(self, injection: Injection, history: History) -> str | None:
         """The dead process's leases were reclaimed."""
-        taken = leases_taken(injection, commits, until=None)
+        taken = self.leases_taken(injection, history)
         return f"died holding leases, {taken} reclaimed" if taken else None
 
 
-class Pause(Fault):
-    """SIGSTOP a worker that holds a lease, and SIGCONT it when the lease is over.
+class Stampede(Fault):
+    """SIGKILL all workers at once, and start as many new ones at once.
+
+    It bit if leases had to be taken back from two of the dead at least, and the crowd that came
+    after them went to work.
+    """
+
+    kind: Literal["stampede"]
+    lasts: Literal[0] = 0
+
+    def inject(self, arena: Arena) -> Strike | None:
+        """Kill and replace every process, once two workers hold leases."""
+        if sum(arena.fleet.find(name) is not None for name in arena.leases()) < 2:
+            return None
+        seats = [seat for seat in arena.fleet.seats if seat.number not in arena.busy]
+        target = " ".join(seat.name for seat in seats)
+        arena.fleet.kill(seats)
+        return Strike(target, "all seats", nothing_to_heal)
+
+    def bite(self, injection: Injection, history: History) -> str | None:
+        """Leases of several dead were reclaimed, and workers that were not among them claimed."""
+        dead = injection.target.split()
+        robbed = sum(
+            any(
+                at >= injection.began and ended.outcome == "reclaimed"
+                for at, ended, _ in endings(name, history)
+            )
+            for name in dead
+        )
+        new = {
+            note.worker
+            for note in history.notes
+            if note.what == "claimed" and note.at >= injection.began and note.worker not in dead
+        }
+        if robbed < 2 or not new:
+            return None
+        return f"{robbed} of {len(dead)} died holding leases; {len(new)} new ones claimed"
+
+
+class Terminate(WorkerFault):
+    """SIGTERM a worker: it drains, ends, and another process takes its seat.
+
+    It bit if the process itself ended attempts that it held, and was gone after `lasts` seconds.
+    """
+
+    kind: Literal["terminate"]
+    lasts: float = Field(default=2.0, gt=0, le=3600)
+
+    def strike(self, arena: Arena, seat: Seat) -> Callable[[], int]:
+        """Ask the process to stop. Sees, in the end, whether it did."""
+        leaving = seat.name
+        arena.fleet.terminate(seat)
+        return lambda: seat.name != leaving or seat.pid is None
+
+    def bite(self, injection: Injection, history: History) -> str | None:
+        """The process ended attempts of its own, and then itself."""
+        if not injection.seen:
+            return None
+        drained = sum(
+            at >= injection.placed and ended.outcome != "reclaimed"
+            for at, ended, _ in endings(injection.target, history)
+        )
+        return f"ended {drained} attempts while it shut down" if drained else None
+
+
+class Pause(WorkerFault):
+    """SIGSTOP a worker, and SIGCONT it when its lease is over.
 
     It bit if a lease was taken from the process while it was stopped: it woke up as a zombie.
     """
 
+    outlasts_lease: ClassVar[bool] = True
     kind: Literal["pause"]
+    lasts: float = Field(gt=0, le=3600)
 
-    def inject(self, arena: Arena, seat: Seat) -> None:
-        """Stop the process."""
+    def strike(self, arena: Arena, seat: Seat) -> Callable[[], int]:
+        """Stop the process; continue it to heal."""
         arena.fleet.pause(seat)
 
-    def heal(self, arena: Arena, seat: Seat) -> None:
-        """Continue it."""
-        arena.fleet.resume(seat)
+        def heal() -> int:
+            arena.fleet.resume(seat)
+            return 0
 
-    def bite(self, injection: Injection, commits: Sequence[Commit]) -> str | None:
+        return heal
+
+    def bite(self, injection: Injection, history: History) -> str | None:
         """A lease of the stopped process was reclaimed."""
-        taken = leases_taken(injection, commits, until=injection.ended)
+        taken = self.leases_taken(injection, history, until=injection.ended)
         return f"woke up as a zombie of {taken} leases" if taken else None

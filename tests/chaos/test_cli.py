@@ -75,7 +75,70 @@ def test_a_run_is_judged_kept_and_can_be_judged_again(tmp_path: Path) -> None:
     save(replace(history, faults=faults), unbitten)
     yellow = chaos("check", unbitten)
     assert yellow.exit_code == 3
-    assert "fault kill never bit" in yellow.stdout
+    assert "inconclusive: fault kill was injected 1 time and never bit" in " ".join(
+        yellow.stdout.split()
+    )
+
+
+@pytest.mark.slow
+def test_all_scenarios_are_run_and_the_worst_decides(tmp_path: Path) -> None:
+    scenarios = tmp_path / "scenarios"
+    scenarios.mkdir()
+    (scenarios / "tiny.yaml").write_text(SCENARIO)
+    never = SCENARIO.replace("name: tiny", "name: never").replace(
+        "kind: kill, count: 1", "kind: kill, count: 1, aim: last-attempt"
+    )
+    (scenarios / "never.yaml").write_text(never)
+    options = ("--all", "--scenarios", scenarios, "--reports", tmp_path / "reports")
+    ran = chaos("run", *options)
+    lines = {line.split()[0]: line.split() for line in ran.stdout.splitlines() if line.strip()}
+    assert ran.exit_code == 3, ran.stdout
+    assert lines["tiny"][1] == "pass"
+    assert lines["tiny"][3:5] == ["kill", "1/1"]
+    assert lines["never"][1] == "inconclusive"
+    assert lines["never"][3:5] == ["kill", "0/0"]
+    assert "never injected" in " ".join(ran.stdout.split())
+    assert len(list((tmp_path / "reports").glob("*/verdicts.json"))) == 2
+
+
+def test_a_run_that_breaks_does_not_keep_the_others_from_running(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("one", "two"):
+        (tmp_path / f"{name}.yaml").write_text(SCENARIO.replace("name: tiny", f"name: {name}"))
+    monkeypatch.setenv("LEASEPROOF_POSTGRES", "9")
+    result = chaos("run", "--all", "--scenarios", tmp_path, "--reports", tmp_path / "reports")
+    assert result.exit_code == 4
+    assert result.stdout.count("broken") == 2
+    assert error(result).count("PostgreSQL 9 is not supported") == 2
+
+
+def test_the_list_tells_what_each_scenario_models_holds_and_must_bite() -> None:
+    result = chaos("list")
+    told = " ".join(result.stdout.split())
+    assert result.exit_code == 0
+    for path in Path("scenarios").glob("*.yaml"):
+        scenario = load_scenario(path)
+        assert f"{scenario.name} {scenario.about}" in told
+        assert f"bites {', '.join(scenario.must_bite)}" in told
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (("run",), "name a scenario file, or give --all"),
+        (("run", "x.yaml", "--all"), "name a scenario file, or give --all"),
+        (("run", "--all", "--json"), "--json is for one scenario"),
+        (("run", "--all", "--scenarios", "nowhere"), "there are no scenario files"),
+        (("list", "nowhere"), "there are no scenario files"),
+    ],
+)
+def test_a_command_that_cannot_be_meant_is_a_usage_error(
+    arguments: tuple[str, ...], says: str
+) -> None:
+    result = chaos(*arguments)
+    assert result.exit_code == 2
+    assert says in error(result)
 
 
 def test_a_scenario_with_a_mistake_is_a_usage_error_that_says_where(tmp_path: Path) -> None:

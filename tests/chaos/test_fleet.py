@@ -57,7 +57,7 @@ def _one(connection: Connection, query: str) -> int:
 
 
 def test_fifty_workers_connect_and_stop_cleanly(fleet: Fleet, target: str) -> None:
-    failed: list[tuple[str, int]] = []
+    failed: list[tuple[str, int | None]] = []
     fleet.died = lambda seat, code: failed.append((seat.name, code))
     fleet.start([target] * 50)
     wait_for(lambda: connected(target) == 50, "50 connected workers")
@@ -73,16 +73,16 @@ def test_a_killed_worker_is_replaced_by_a_process_with_a_new_name(
     [seat] = fleet.seats
     assert seat.pid is not None
     before, first = seat.name, psutil.Process(seat.pid)
-    fleet.kill(seat)
+    fleet.kill([seat])
     assert not first.is_running()
     assert (before, seat.name) == ("w1.1", "w1.2")
     wait_for(lambda: connected(target) == 1, "the replacement")
 
 
 def test_a_worker_that_ends_by_itself_is_reported_and_replaced(fleet: Fleet, target: str) -> None:
-    deaths: list[int] = []
+    deaths: list[int | None] = []
 
-    def died(seat: Seat, code: int) -> None:
+    def died(seat: Seat, code: int | None) -> None:
         deaths.append(code)
 
     fleet.died = died
@@ -96,6 +96,79 @@ def test_a_worker_that_ends_by_itself_is_reported_and_replaced(fleet: Fleet, tar
 
     wait_for(replaced, "the replacement of a worker that a poison task killed")
     assert deaths == [-signal.SIGKILL]
+
+
+def test_all_workers_are_killed_at_once_and_replaced(fleet: Fleet, target: str) -> None:
+    fleet.died = lambda seat, code: pytest.fail(f"{seat.name} died of itself")
+    fleet.start([target] * 5)
+    first = [seat.pid for seat in fleet.seats]
+    fleet.kill(fleet.seats)
+    assert [seat.name for seat in fleet.seats] == [f"w{number}.2" for number in range(1, 6)]
+    assert not set(first) & {seat.pid for seat in fleet.seats}
+    wait_for(lambda: connected(target) == 5, "the replacements")
+
+
+def test_a_terminated_worker_ends_what_it_runs_and_is_replaced(
+    fleet: Fleet, target: str, tmp_path: Path
+) -> None:
+    fleet.died = lambda seat, code: pytest.fail(f"{seat.name} ended with {code}")
+    under_test = system("leaseproof")
+    fleet.start([target])
+    under_test.enqueue(target, [Order(Job(0, "slow", 0.5, 0), delay=0, max_attempts=1)])
+    wait_for(lambda: under_test.holders(target), "the worker to hold a lease")
+    fleet.terminate(fleet.seats[0])
+    assert fleet.find("w1.1") is None
+
+    def replaced() -> bool:
+        fleet.tend()
+        return fleet.seats[0].incarnation == 2
+
+    wait_for(replaced, "the replacement of a worker that was told to stop")
+    assert under_test.unfinished(target) == 0
+    notes = read_journals(tmp_path / "journals", 0)
+    assert [note.what for note in notes if note.worker == "w1.1"][-1] == "finished"
+
+
+def test_a_worker_that_is_told_to_stop_before_it_is_up_ends_as_if_it_had_drained(
+    fleet: Fleet, target: str
+) -> None:
+    failed: list[tuple[str, int | None]] = []
+    fleet.died = lambda seat, code: failed.append((seat.name, code))
+    fleet.start([target] * 5)
+    fleet.stop()
+    assert failed == []
+
+
+def test_a_worker_that_does_not_stop_is_reported(
+    fleet: Fleet, target: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    failed: list[tuple[str, int | None]] = []
+    fleet.died = lambda seat, code: failed.append((seat.name, code))
+    fleet.start([target])
+    wait_for(lambda: connected(target) == 1, "the worker")
+    monkeypatch.setattr("chaos.fleet.STOP_SECONDS", -SETTINGS.grace)  # no time at all
+    fleet.stop()
+    assert failed == [("w1.1", None)]
+
+
+def test_a_worker_that_cannot_start_is_not_started_in_circles(
+    fleet: Fleet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    codes: list[int | None] = []
+    fleet.died = lambda seat, code: codes.append(code)
+    monkeypatch.setattr("chaos.fleet.RESTART_EVERY", 600.0)
+    fleet.start(["host=127.0.0.1 port=1"])
+
+    def ended() -> bool:
+        fleet.tend()
+        return bool(codes)
+
+    wait_for(ended, "the worker to give up")
+    fleet.tend()
+    assert (codes, fleet.seats[0].incarnation) == ([1], 1)
+    monkeypatch.setattr("chaos.fleet.RESTART_EVERY", 0.0)
+    fleet.tend()
+    assert fleet.seats[0].incarnation == 2
 
 
 def test_a_paused_worker_does_nothing_until_it_is_resumed(fleet: Fleet, target: str) -> None:
@@ -122,7 +195,7 @@ def test_a_journal_survives_the_kill_of_its_worker(
     wait_for(lambda: under_test.holders(target), "the worker to hold a lease")
     journals = tmp_path / "journals"
     wait_for(lambda: b"started" in (journals / "w1.1.journal").read_bytes(), "the start")
-    fleet.kill(fleet.seats[0])
+    fleet.kill([fleet.seats[0]])
     notes = read_journals(journals, 0)
     assert [note.what for note in notes if note.worker == "w1.1"][:2] == ["claimed", "started"]
 

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from chaos.faults import Fault
+from chaos.faults.database import Crash, DatabaseFault, DdlLock
+from chaos.faults.fault import nothing_to_heal
+from chaos.faults.worker import Kill, Pause, Terminate
 from chaos.history.events import History
-from chaos.invariants.judge import judge, overall
+from chaos.invariants.judge import judge, overall, toothless
 from chaos.runner import run
-from chaos.scenario import Bounds, Scenario, load_scenario
+from chaos.scenario import Bounds, Scenario, Tasks, load_scenario
 from chaos.systems.mutants import MUTANTS
 
 pytestmark = pytest.mark.slow
@@ -36,17 +41,71 @@ def sentences(history: History) -> dict[str, str]:
     }
 
 
-def test_workers_killed_and_stopped_mid_run_take_effect_exactly_once(tmp_path: Path) -> None:
-    history = play(small("kill-mid-run", 0.3), tmp_path)
-    assert overall(history, judge(history)) == "pass", sentences(history)
-    assert history.about["crashes"] == []
+# Each at the share of its length at which it still shows what it is about.
+SHARES = {
+    "bad-network": 0.3,
+    "black-holed-worker": 0.5,
+    "connection-exhaustion": 0.4,
+    "database-crash": 0.3,
+    "database-restart": 0.3,
+    "ddl-lock": 0.3,
+    "graceful-shutdown": 0.35,
+    "interpreter-hogged": 0.3,
+    "kill-mid-run": 0.3,
+    "long-transaction": 0.4,
+    "pause-past-lease": 0.25,
+    "poison-pill": 0.3,
+    "reset-storm": 0.3,
+    "retry-storm": 0.3,
+    "slow-task-renewal": 0.3,
+    "stale-statistics": 0.4,
+    "thundering-start": 0.3,
+}
 
 
-@pytest.mark.usefixtures("real_toxiproxy")
-def test_a_worker_cut_off_for_longer_than_its_lease_changes_nothing_late(tmp_path: Path) -> None:
-    history = play(small("black-holed-worker", 0.5), tmp_path)
-    assert overall(history, judge(history)) == "pass", sentences(history)
-    assert history.about["crashes"] == []
+def test_every_scenario_is_run() -> None:
+    assert {path.stem for path in SCENARIOS.glob("*.yaml")} == SHARES.keys()
+
+
+@pytest.mark.parametrize(("name", "share"), SHARES.items(), ids=list(SHARES))
+def test_the_scheduler_holds_and_every_fault_bites(
+    name: str, share: float, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    scenario = small(name, share)
+    if any(fault.needs_proxy for fault in scenario.faults):
+        request.getfixturevalue("real_toxiproxy")
+    history = play(scenario, tmp_path)
+    assert overall(history, judge(history)) == "pass", (sentences(history), toothless(history))
+    assert {fault.name for fault in history.faults} - {"death"} == set(scenario.must_bite)
+    assert history.unknown == 0
+    if not any(isinstance(fault, DatabaseFault) for fault in scenario.faults):
+        # Without a database a new worker rightly ends.
+        assert {fault.detail for fault in history.faults if fault.action == "death"} <= {"-9"}
+
+
+def test_faults_that_do_nothing_or_find_nobody_leave_a_run_inconclusive(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def spare(*_: object) -> Callable[[], int]:
+        return nothing_to_heal
+
+    faults: tuple[Fault, ...] = (
+        Kill(kind="kill", count=1),
+        Terminate(kind="terminate", count=1),
+        Crash(kind="crash", count=1, lasts=0.5),
+        DdlLock(kind="ddl-lock", count=1, lasts=0.5),
+        Pause(kind="pause", count=1, lasts=2, aim="last-attempt"),
+    )
+    for fault in faults[:3]:
+        monkeypatch.setattr(type(fault), "strike", spare)
+    monkeypatch.setattr(DdlLock, "take_hold", spare)
+    tasks = (Tasks(behaviour="slow", count=40, seconds=0.3), Tasks(behaviour="hog", count=1))
+    calm = small("database-crash", 0.15).model_copy(update={"faults": faults, "tasks": tasks})
+    history = play(calm, tmp_path)
+    assert toothless(history) == {fault.kind for fault in faults} | {"hog"}
+    assert {verdict.outcome for verdict in judge(history)} <= {"pass", "inconclusive"}
+    assert overall(history, judge(history)) == "inconclusive"
+    assert not any(fault.name == "pause" and fault.action == "inject" for fault in history.faults)
 
 
 @pytest.mark.parametrize("name", MUTANTS)

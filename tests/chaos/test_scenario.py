@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections import Counter
 from pathlib import Path
+from typing import get_args
 
 import pytest
 
+from chaos.faults import AnyFault
 from chaos.scenario import ScenarioError, load_scenario, parse_scenario
+from chaos.workload import HOSTILE
 
 SCENARIOS = Path(__file__).parents[2] / "scenarios"
 
@@ -53,6 +56,29 @@ def test_a_bad_field_is_named_with_file_line_and_field(
     with pytest.raises(ScenarioError) as caught:
         parse_scenario(GOOD.replace(*change), "bad.yaml")
     assert str(caught.value).startswith(f"bad.yaml, line {line}: {field}")
+
+
+def test_what_must_bite_is_every_fault_and_every_task_that_is_one() -> None:
+    scenario = parse_scenario(
+        GOOD.replace("count: 10}", "count: 10}\n  - {behaviour: poison, count: 1}").replace(
+            "count: 10}", "count: 10, seconds: 1.5}"
+        ),
+        "good.yaml",
+    )
+    assert scenario.must_bite == ["kill", "outlast-lease", "poison"]
+
+
+def test_every_fault_stands_in_some_scenario() -> None:
+    loaded = [load_scenario(path) for path in SCENARIOS.glob("*.yaml")]
+    (union,) = (argument for argument in get_args(AnyFault) if get_args(argument))
+    kinds = {get_args(fault.model_fields["kind"].annotation)[0] for fault in get_args(union)}
+    kinds |= {"flaky", "failing", "poison", "hog", "hostile", "outlast-lease"}
+    assert {name for scenario in loaded for name in scenario.must_bite} == kinds
+
+
+def test_hostile_tasks_carry_hostile_text() -> None:
+    scenario = parse_scenario(GOOD.replace("behaviour: quick", "behaviour: hostile"), "x.yaml")
+    assert all(HOSTILE in order.job.text for order in scenario.orders(1))
 
 
 def test_text_that_is_not_yaml_is_refused_with_its_line() -> None:

@@ -1,50 +1,237 @@
-"""A fault bit only if the history shows the effect that it is there to have."""
+"""A fault bit only if the history shows the effect that it is there to have, or it counted it."""
 
 from __future__ import annotations
+
+from dataclasses import replace
 
 import pytest
 
 from chaos.faults import Fault, Injection
-from chaos.faults.network import BlackHole
-from chaos.faults.worker import Kill, Pause
-from chaos.history.events import Commit, Ended
+from chaos.faults.database import (
+    Crash,
+    DdlLock,
+    ExhaustConnections,
+    OldTransaction,
+    Restart,
+    StaleStatistics,
+    TerminateBackends,
+)
+from chaos.faults.network import Bandwidth, BlackHole, Down, Latency, LimitData, ResetPeer, Slicer
+from chaos.faults.tasks import faults_of
+from chaos.faults.worker import Kill, Pause, Stampede, Terminate
+from chaos.history.events import History, Note
+from chaos.workload import Behaviour, Job
+from tests.chaos.invariants.build import Story, us
 
 KILL = Kill(kind="kill", count=1)
+KILL_LAST = Kill(kind="kill", count=1, aim="last-attempt")
 PAUSE = Pause(kind="pause", count=1, lasts=2)
 BLACK_HOLE = BlackHole(kind="black-hole", count=1, lasts=2)
-INJECTION = Injection("w1.1", began=1_000, ended=2_000)
+TERMINATE = Terminate(kind="terminate", count=1)
+STAMPEDE = Stampede(kind="stampede", count=1)
+OUTAGES = [Crash(kind="crash", count=1, lasts=2), Restart(kind="restart", count=1, lasts=2)]
+SLOW_REPLIES = [
+    Latency(kind="latency", count=1, lasts=2, ms=400),
+    Bandwidth(kind="bandwidth", count=1, lasts=2, kb_per_second=1),
+    Slicer(kind="slicer", count=1, lasts=2, bytes=20, delay_ms=20),
+]
+COUNTED = [
+    ResetPeer(kind="reset-peer", count=1, lasts=1),
+    LimitData(kind="limit-data", count=1, lasts=1, bytes=100),
+    Down(kind="down", count=1, lasts=1),
+    TerminateBackends(kind="terminate-backends", count=1),
+    ExhaustConnections(kind="exhaust-connections", count=1, lasts=1),
+    OldTransaction(kind="old-transaction", count=1, lasts=1),
+    StaleStatistics(kind="stale-statistics", count=1, lasts=1),
+    DdlLock(kind="ddl-lock", count=1, lasts=1),
+]
+# In place from 10 s to 20 s.
+INJECTION = Injection("w1.1", us(9), us(10), us(20), seen=0)
 
 
-def ended(at: int, owner: str = "w1.1/nonce", outcome: str = "reclaimed") -> tuple[Commit, ...]:
-    """A history of one attempt's end."""
-    return (Commit(0, at, 1, (), (Ended(7, 1, owner, 1, 0, at, outcome, None),), ()),)
+def kind(fault: Fault) -> str:
+    """The name of a parameter."""
+    return fault.kind
 
 
-@pytest.mark.parametrize("fault", [KILL, PAUSE, BLACK_HOLE], ids=lambda fault: fault.kind)
+def held(owner: str = "w1.1/nonce", task: int = 7, max_attempts: int = 3) -> Story:
+    """A story in which a worker has claimed a task."""
+    return Story().enqueue(task, max_attempts=max_attempts).claim(task, at=5, owner=owner)
+
+
+def claim_told(at: float, worker: str = "w1.1", claimed: float = 12) -> History:
+    """A claim, and a worker that knows of it at some later time."""
+    story = Story().enqueue(7).claim(7, at=claimed, owner=f"{worker}/nonce")
+    story.change(7, at=claimed + 1, error="neither a claim nor a renewal")
+    story.notes = [Note(us(at), worker, "claimed", 7, 1, f"{worker}/nonce", "")]
+    return story.history()
+
+
+@pytest.mark.parametrize("fault", [KILL, PAUSE, BLACK_HOLE], ids=kind)
 def test_a_fault_bit_if_a_lease_was_taken_from_its_target(fault: Fault) -> None:
-    assert fault.bite(INJECTION, ended(1_500)) is not None
+    assert fault.bite(INJECTION, held().reclaim(7, 15).history()) is not None
 
 
-@pytest.mark.parametrize("fault", [KILL, PAUSE, BLACK_HOLE], ids=lambda fault: fault.kind)
+@pytest.mark.parametrize("fault", [KILL, PAUSE, BLACK_HOLE], ids=kind)
 @pytest.mark.parametrize(
-    "commits",
+    "story",
     [
-        (),
-        ended(999),
-        ended(1_500, outcome="completed"),
-        ended(1_500, owner="w2.1/nonce"),
-        ended(1_500, owner="w1.11/nonce"),
+        held(),
+        held().reclaim(7, 8),
+        held().complete(7, 15),
+        held("w2.1/nonce").reclaim(7, 15),
+        held("w1.11/nonce").reclaim(7, 15),
     ],
     ids=["nothing", "before", "completed", "another worker", "a name that begins alike"],
 )
 def test_a_fault_did_not_bite_if_no_lease_was_taken_from_its_target_afterwards(
-    fault: Fault, commits: tuple[Commit, ...]
+    fault: Fault, story: Story
 ) -> None:
-    assert fault.bite(INJECTION, commits) is None
+    assert fault.bite(INJECTION, story.history()) is None
 
 
 def test_a_kill_bites_whenever_its_lease_is_reclaimed_but_a_zombie_must_have_been_away() -> None:
-    late = ended(2_000)
+    late = held().reclaim(7, 21).history()
     assert KILL.bite(INJECTION, late) is not None
     assert PAUSE.bite(INJECTION, late) is None
     assert BLACK_HOLE.bite(INJECTION, late) is None
+
+
+def test_a_kill_on_the_last_attempt_bit_only_if_the_task_died_of_it() -> None:
+    assert KILL_LAST.bite(INJECTION, held(max_attempts=1).reclaim(7, 15).history()) is not None
+    assert KILL_LAST.bite(INJECTION, held(max_attempts=2).reclaim(7, 15).history()) is None
+
+
+def test_a_termination_bit_if_the_worker_ended_its_attempts_and_then_itself() -> None:
+    gone = replace(INJECTION, seen=1)
+    assert TERMINATE.bite(gone, held().complete(7, 11).history()) is not None
+    assert TERMINATE.bite(gone, held().release(7, 11).history()) is not None
+    assert TERMINATE.bite(gone, held().complete(7, 9).history()) is None
+    assert TERMINATE.bite(gone, held().reclaim(7, 11).history()) is None
+    assert TERMINATE.bite(gone, held("w2.1/nonce").complete(7, 11).history()) is None
+    assert TERMINATE.bite(INJECTION, held().complete(7, 11).history()) is None
+
+
+def test_a_stampede_bit_if_several_died_with_leases_and_new_ones_came() -> None:
+    injection = replace(INJECTION, target="w1.1 w2.1")
+    story = held().enqueue(8).claim(8, at=5, owner="w2.1/nonce").reclaim(7, 15).reclaim(8, 15)
+    story.notes = [Note(us(16), "w1.2", "claimed", 7, 2, "w1.2/nonce", "")]
+    assert STAMPEDE.bite(injection, story.history()) is not None
+    nobody_came = replace(story.history(), notes=(story.notes[0]._replace(worker="w1.1"),))
+    assert STAMPEDE.bite(injection, nobody_came) is None
+    only_one = held().reclaim(7, 15)
+    only_one.notes = story.notes
+    assert STAMPEDE.bite(injection, only_one.history()) is None
+
+
+@pytest.mark.parametrize("fault", OUTAGES, ids=kind)
+def test_an_outage_bit_if_leases_were_held_across_a_silence(fault: Fault) -> None:
+    assert fault.bite(INJECTION, held().complete(7, 21).history()) is not None
+
+
+@pytest.mark.parametrize("fault", OUTAGES, ids=kind)
+@pytest.mark.parametrize(
+    "story",
+    [
+        held().complete(7, 15),
+        held().complete(7, 8).enqueue(8, at=21),
+        held(),
+    ],
+    ids=["not silent", "no lease", "no work afterwards"],
+)
+def test_an_outage_did_not_bite_otherwise(fault: Fault, story: Story) -> None:
+    assert fault.bite(INJECTION, story.history()) is None
+
+
+@pytest.mark.parametrize("fault", SLOW_REPLIES, ids=kind)
+def test_a_slow_network_bit_if_the_reply_to_a_claim_was_late(fault: Fault) -> None:
+    assert fault.bite(INJECTION, claim_told(at=12.5)) is not None
+
+
+@pytest.mark.parametrize("fault", SLOW_REPLIES, ids=kind)
+def test_a_slow_network_bit_if_a_reply_never_came(fault: Fault) -> None:
+    assert fault.bite(INJECTION, replace(claim_told(at=12.5), notes=())) is not None
+
+
+@pytest.mark.parametrize("fault", SLOW_REPLIES, ids=kind)
+def test_a_slow_network_bit_if_the_reply_to_a_renewal_was_late(fault: Fault) -> None:
+    story = held()
+    for at in (9, 11, 13):
+        story.change(7, at, expires=us(at + 5))
+    early = Note(us(9.5), "w1.1", "renewed", 7, 1, "w1.1/nonce", str(us(14)))
+    first = early._replace(at=us(11.05), detail=str(us(16) - 1))
+    in_time = early._replace(at=us(13.05), detail=str(us(18)))
+    story.notes = [early, first, in_time]
+    assert fault.bite(INJECTION, story.history()) is None
+    story.notes = [early, first, in_time._replace(at=us(13.5))]
+    assert fault.bite(INJECTION, story.history()) is not None
+
+
+@pytest.mark.parametrize("fault", SLOW_REPLIES, ids=kind)
+@pytest.mark.parametrize(
+    "history",
+    [
+        claim_told(at=12.05),
+        claim_told(at=12.5, worker="w2.1"),
+        claim_told(at=9.5, claimed=9),
+        replace(claim_told(at=12.5), phases=Story().history(lag=1).phases),
+    ],
+    ids=["in time", "another worker", "before", "the machine lagged"],
+)
+def test_a_slow_network_did_not_bite_otherwise(fault: Fault, history: History) -> None:
+    assert fault.bite(INJECTION, history) is None
+
+
+@pytest.mark.parametrize("fault", COUNTED, ids=kind)
+def test_what_no_commit_can_show_bit_if_the_fault_saw_it(fault: Fault) -> None:
+    assert fault.bite(replace(INJECTION, seen=3), Story().history()) is not None
+    assert fault.bite(INJECTION, Story().history()) is None
+
+
+def bite(behaviour: Behaviour, story: Story, seconds: float = 0.0) -> str | None:
+    """What the only fault that such a task 7 is says of a story, with leases of two seconds."""
+    [fault] = faults_of(Job(0, behaviour, seconds, 1), lease=2)
+    return fault.bite({7}, story.history(), 2)
+
+
+def test_tasks_that_do_no_harm_are_no_faults() -> None:
+    assert faults_of(Job(0, "slow", 1, 0), lease=2) == []
+    assert faults_of(Job(0, "quick", 0, 0), lease=2) == []
+
+
+def test_a_flaky_task_bit_if_it_failed() -> None:
+    assert bite("flaky", held().fail(7, 6)) is not None
+    assert bite("flaky", held().complete(7, 6)) is None
+
+
+def test_a_failing_task_bit_if_it_failed_until_it_was_dead() -> None:
+    assert bite("failing", held(max_attempts=1).fail(7, 6)) is not None
+    assert bite("failing", held(max_attempts=2).fail(7, 6)) is None
+
+
+def test_a_poisonous_task_bit_if_its_lease_was_taken_from_the_dead() -> None:
+    assert bite("poison", held().reclaim(7, 11)) is not None
+    assert bite("poison", held().complete(7, 6)) is None
+
+
+def test_a_hog_bit_if_it_lost_its_lease_and_lived() -> None:
+    assert bite("hog", held().reclaim(7, 11).note("effect", 7, 12, token=1)) is not None
+    assert bite("hog", held().reclaim(7, 11)) is None
+    assert bite("hog", held().complete(7, 6).note("effect", 7, 6, token=1)) is None
+
+
+def test_a_hostile_task_bit_if_its_error_was_stored_and_it_was_done_at_last() -> None:
+    failed = held().fail(7, 6)
+    failed.commits[-1] = failed.commits[-1]._replace(
+        ended=(failed.commits[-1].ended[0]._replace(error="what it said"),)
+    )
+    assert bite("hostile", failed) is None
+    assert bite("hostile", failed.claim(7, at=7).complete(7, 8)) is not None
+    assert bite("hostile", held().complete(7, 6)) is None
+
+
+def test_a_slow_task_bit_if_its_holder_completed_it_after_more_than_a_lease() -> None:
+    assert bite("slow", held().complete(7, 8), seconds=3) is not None
+    assert bite("slow", held().complete(7, 6), seconds=3) is None
+    assert bite("slow", held().reclaim(7, 8), seconds=3) is None
+    assert bite("slow", held().fail(7, 8), seconds=3) is None

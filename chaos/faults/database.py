@@ -1,0 +1,324 @@
+"""Faults of the database server: it dies, it cuts or refuses sessions, or a session is in the way.
+
+Several can be in place at once, but nothing else of the server is broken while it is down. The
+sessions that a fault itself opens are closed to heal it; one that the server lost is closed too.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Callable
+from contextlib import suppress
+from typing import ClassVar, Literal
+
+import psycopg
+from psycopg import Connection, sql
+from pydantic import Field
+
+from chaos.background import Background
+from chaos.cluster.postgres import Postgres
+from chaos.faults.fault import SERVER, Arena, Fault, Injection, Strike
+from chaos.history.events import RUNNING, History
+from chaos.patience import HARNESS
+
+REFUSED = "sorry, too many clients already"  # what the server logs of a client that it refuses
+GAVE_UP = "canceling statement due to lock timeout"  # what it logs of one that waited in vain
+REFILL_EVERY = 0.02  # seconds between attempts to take sessions that others gave back
+LOCK_WAIT = 5  # seconds that a DDL lock waits for those who hold the table
+
+
+class DatabaseFault(Fault):
+    """A fault of the server, as its superuser makes it."""
+
+    def inject(self, arena: Arena) -> Strike | None:
+        """Strike the server, if it is up."""
+        if not arena.server.running:
+            return None
+        heal = self.strike(arena)
+        return None if heal is None else Strike(SERVER, SERVER, heal)
+
+    @abstractmethod
+    def strike(self, arena: Arena) -> Callable[[], int] | None:
+        """Make it happen; returns what heals it (see `Strike`), None if it did nothing."""
+
+
+class Outage(DatabaseFault):
+    """The server goes away, and comes back on its port.
+
+    It bit if it went while leases were held, nothing was committed until it was back, and then work
+    went on.
+    """
+
+    needs_durability: ClassVar[bool] = True
+    lasts: float = Field(gt=0, le=3600)
+
+    def inject(self, arena: Arena) -> Strike | None:
+        """End the server while leases are held and no other fault needs it; start it to heal."""
+        if SERVER in arena.busy or not arena.leases():
+            return None
+        return super().inject(arena)
+
+    def strike(self, arena: Arena) -> Callable[[], int]:
+        """End the server; start it to heal."""
+        self.end(arena.server)
+
+        def heal() -> int:
+            arena.server.start()
+            return 0
+
+        return heal
+
+    @abstractmethod
+    def end(self, server: Postgres) -> None:
+        """Make the server go away."""
+
+    def bite(self, injection: Injection, history: History) -> str | None:
+        """Leases were held across a silence of the log."""
+        held = set()
+        worked_on = False
+        for commit in history.commits:
+            if commit.at >= injection.ended:
+                worked_on = True
+            elif commit.at >= injection.placed:
+                return None
+            else:
+                for task, row in commit.changes:
+                    if row is not None and row.state == RUNNING:
+                        held.add(task)
+                    else:
+                        held.discard(task)
+        if not held or not worked_on:
+            return None
+        silent = (injection.ended - injection.placed) / 1e6
+        return f"was away for {silent:.1f} s while {len(held)} leases were held"
+
+
+class Crash(Outage):
+    """SIGKILL every process of the server under load; start it `lasts` seconds later."""
+
+    kind: Literal["crash"]
+
+    def end(self, server: Postgres) -> None:
+        """Kill it."""
+        server.crash()
+
+
+class Restart(Outage):
+    """Shut the server down, its clients disconnected; start it `lasts` seconds later."""
+
+    kind: Literal["restart"]
+
+    def end(self, server: Postgres) -> None:
+        """Stop it."""
+        server.stop()
+
+
+class TerminateBackends(DatabaseFault):
+    """End every client's session, the harness's too, once there are others than the harness's.
+
+    It bit if the server ended one of those.
+    """
+
+    kind: Literal["terminate-backends"]
+    lasts: Literal[0] = 0
+
+    def strike(self, arena: Arena) -> Callable[[], int] | None:
+        """End the sessions. Sees how many were not the harness's."""
+        with psycopg.connect(arena.server.dsn(), autocommit=True) as connection:
+            ended = _number(
+                connection,
+                # Materialized: else the planner ends sessions first and asks whose they are later.
+                sql.SQL(
+                    "with client as materialized ("
+                    " select pid, application_name like {} as ours from pg_stat_activity"
+                    " where datname = {} and backend_type = 'client backend'),"
+                    " ended as materialized (select ours from client"
+                    " where exists (select from client where not ours)"
+                    " and pg_terminate_backend(pid))"
+                    " select count(*) from ended where not ours"
+                ).format(f"{HARNESS}%", arena.database),
+            )
+        return (lambda: ended) if ended else None
+
+    def bite(self, injection: Injection, history: History) -> str | None:
+        """Sessions were ended."""
+        return f"ended {injection.seen} sessions" if injection.seen else None
+
+
+class ExhaustConnections(DatabaseFault):
+    """Take every session that the server has left, also those that others give back meanwhile.
+
+    It bit if the server refused others.
+    """
+
+    kind: Literal["exhaust-connections"]
+    lasts: float = Field(gt=0, le=3600)
+
+    def strike(self, arena: Arena) -> Callable[[], int]:
+        """Take all sessions; give them back to heal. Sees the clients that were refused."""
+        log_before = arena.server.log_size()
+        taken: list[Connection] = []
+        refused = 0
+
+        def fill() -> bool:
+            nonlocal refused
+            try:
+                while True:
+                    taken.append(psycopg.connect(arena.server.dsn()))
+            except psycopg.OperationalError:
+                refused += 1
+            return True
+
+        fill()
+        filling = Background("exhaust-connections", REFILL_EVERY, fill)
+        filling.__enter__()
+
+        def heal() -> int:
+            filling.__exit__(None, None, None)
+            for connection in taken:
+                connection.close()
+            return arena.server.log_since(log_before).count(REFUSED) - refused
+
+        return heal
+
+    def bite(self, injection: Injection, history: History) -> str | None:
+        """Clients were refused."""
+        return f"{injection.seen} clients were refused" if injection.seen > 0 else None
+
+
+class SessionFault(DatabaseFault):
+    """A session that is in the way for a while: `take_hold` begins it, `look` measures it."""
+
+    lasts: float = Field(gt=0, le=3600)
+
+    def strike(self, arena: Arena) -> Callable[[], int]:
+        """Open the session and let it take hold; look at what it did and close it to heal."""
+        log_before = arena.server.log_size()
+        connection = psycopg.connect(arena.server.dsn(arena.database))
+        try:
+            self.take_hold(connection, sql.Identifier(*arena.table.split(".")))
+        except BaseException:
+            connection.close()
+            raise
+
+        def heal() -> int:
+            # Lost with the server, it held nothing at the end.
+            with suppress(psycopg.OperationalError), connection:
+                return self.look(connection, arena.server.log_since(log_before))
+            return 0
+
+        return heal
+
+    @abstractmethod
+    def take_hold(self, connection: Connection, table: sql.Identifier) -> None:
+        """Begin a transaction that is in others' way."""
+
+    @abstractmethod
+    def look(self, connection: Connection, logged: str) -> int:
+        """How much it is in others' way, by the server's own account and what it logged since."""
+
+
+class OldTransaction(SessionFault):
+    """Keep a transaction with a snapshot open: no row that dies meanwhile can be removed.
+
+    It bit if transactions ran behind its back, whose dead rows it therefore held.
+    """
+
+    kind: Literal["old-transaction"]
+
+    def take_hold(self, connection: Connection, table: sql.Identifier) -> None:
+        """Take a snapshot and keep it. It locks no table."""
+        connection.execute("set transaction isolation level repeatable read")
+        connection.execute("select")
+
+    def look(self, connection: Connection, logged: str) -> int:
+        """How many transactions began since the snapshot."""
+        return _number(
+            connection,
+            sql.SQL("select age(backend_xmin) from pg_stat_activity where pid = pg_backend_pid()"),
+        )
+
+    def bite(self, injection: Injection, history: History) -> str | None:
+        """Transactions began since."""
+        seen = injection.seen
+        return f"held back the horizon for {seen} transactions" if seen else None
+
+
+class DdlLock(SessionFault):
+    """Hold the lock of an ALTER TABLE on the table of tasks. It bit if statements stood in line."""
+
+    kind: Literal["ddl-lock"]
+
+    def take_hold(self, connection: Connection, table: sql.Identifier) -> None:
+        """Lock the table."""
+        connection.execute(f"set local lock_timeout = '{LOCK_WAIT}s'".encode())
+        connection.execute(sql.SQL("lock table {} in access exclusive mode").format(table))
+
+    def look(self, connection: Connection, logged: str) -> int:
+        """How many sessions wait for this one, and how often one gave up."""
+        return logged.count(GAVE_UP) + _number(
+            connection,
+            sql.SQL(
+                "select count(*) from pg_stat_activity"
+                " where pg_backend_pid() = any(pg_blocking_pids(pid))"
+            ),
+        )
+
+    def bite(self, injection: Injection, history: History) -> str | None:
+        """Sessions waited."""
+        return f"{injection.seen} statements waited for the lock" if injection.seen else None
+
+
+class StaleStatistics(DatabaseFault):
+    """Make the planner believe that the table of tasks is empty, and keep autovacuum from it.
+
+    It bit if, at the end, the planner still thought so of a table with rows in it.
+    """
+
+    kind: Literal["stale-statistics"]
+    lasts: float = Field(gt=0, le=3600)
+
+    def strike(self, arena: Arena) -> Callable[[], int]:
+        """Falsify the statistics; analyze to heal. Sees the rows that the planner did not know."""
+        table = sql.Identifier(*arena.table.split("."))
+        oid = sql.SQL("{}::regclass").format(arena.table)
+
+        with psycopg.connect(arena.server.dsn(arena.database)) as connection:
+            connection.execute("set local allow_system_table_mods = on")
+            connection.execute(
+                sql.SQL("alter table {} set (autovacuum_enabled = off)").format(table)
+            )
+            # No rows in many pages: the planner multiplies this density with the table's true size.
+            connection.execute(
+                sql.SQL(
+                    "update pg_class set reltuples = 0, relpages = 1000000 where oid = {}"
+                ).format(oid)
+            )
+            connection.execute(sql.SQL("delete from pg_statistic where starelid = {}").format(oid))
+
+        def heal() -> int:
+            with psycopg.connect(arena.server.dsn(arena.database)) as connection:
+                unknown = _number(
+                    connection,
+                    sql.SQL(
+                        "select case when reltuples = 0 then (select count(*) from {}) else 0 end"
+                        " from pg_class where oid = {}"
+                    ).format(table, oid),
+                )
+                connection.execute(
+                    sql.SQL("alter table {} reset (autovacuum_enabled)").format(table)
+                )
+                connection.execute(sql.SQL("analyze {}").format(table))
+            return unknown
+
+        return heal
+
+    def bite(self, injection: Injection, history: History) -> str | None:
+        """There were rows that the planner did not know of."""
+        seen = injection.seen
+        return f"the planner knew of none of {seen} rows" if seen else None
+
+
+def _number(connection: Connection, query: sql.SQL | sql.Composed) -> int:
+    row = connection.execute(query).fetchone()
+    return int(row[0]) if row is not None else 0

@@ -1,0 +1,59 @@
+"""Faults strike only whom their aim fits, and nobody twice at once."""
+
+from __future__ import annotations
+
+import random
+
+from chaos.cluster.postgres import Postgres
+from chaos.faults.worker import Stampede
+from chaos.fleet import Seat
+from tests.chaos.faults.arena import arena
+
+
+def seats() -> list[Seat]:
+    """Four workers that run."""
+    return [Seat(number, "", incarnation=1, pid=number) for number in (1, 2, 3, 4)]
+
+
+def drawn(where_seed: int, server: Postgres) -> list[str | None]:
+    """Whom ten draws choose."""
+    where = arena(server, "postgres", *seats())
+    where.draw = random.Random(where_seed)
+    picks = [where.pick("lease") for _ in range(10)]
+    return [seat.name if seat is not None else None for seat in picks]
+
+
+def test_a_draw_follows_its_seed(server: Postgres) -> None:
+    assert drawn(1, server) == drawn(1, server) != drawn(2, server)
+
+
+def test_only_who_holds_a_lease_is_struck_unless_anyone_will_do(server: Postgres) -> None:
+    where = arena(server, "postgres", *seats())
+    where.leases = lambda: {"w2.1": [2], "w3.0": [3], "unknown": [4]}
+    assert {seat.name for _ in range(20) if (seat := where.pick("lease"))} == {"w2.1"}
+    assert len({seat.name for _ in range(99) if (seat := where.pick("anyone"))}) == 4
+    where.leases = dict
+    assert where.pick("lease") is None
+
+
+def test_a_last_attempt_is_aimed_at_by_the_tasks_that_are_held(server: Postgres) -> None:
+    where = arena(server, "postgres", *seats())
+    assert {seat.name for _ in range(20) if (seat := where.pick("last-attempt"))} == {"w1.1"}
+    where.is_last = lambda task: False
+    assert where.pick("last-attempt") is None
+
+
+def test_who_is_struck_stopped_leaving_or_dead_is_not_struck(server: Postgres) -> None:
+    where = arena(server, "postgres", *seats())
+    where.busy.append(1)
+    where.fleet.seats[1].paused = True
+    where.fleet.seats[2].expected = 0
+    where.fleet.seats[3].pid = None
+    assert where.pick("lease") is None
+    assert where.pick("anyone") is None
+
+
+def test_a_stampede_waits_for_two_workers_with_leases(server: Postgres) -> None:
+    where = arena(server, "postgres", *seats())
+    where.leases = lambda: {"w2.1": [2]}
+    assert Stampede(kind="stampede", count=1).inject(where) is None
