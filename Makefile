@@ -4,7 +4,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: setup demo test test-fast lint types lock clean
+.PHONY: setup demo chaos test test-fast lint types lock clean
 
 setup: $(READY)
 
@@ -20,6 +20,10 @@ demo: $(READY)
 
 test: $(READY)
 	$(BIN)/pytest -n auto
+
+# Every scenario at its full length; a quarter of an hour.
+chaos: $(READY)
+	$(BIN)/chaos run --all
 
 test-fast: $(READY)
 	$(BIN)/pytest -n auto -m "not slow"

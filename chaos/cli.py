@@ -1,4 +1,4 @@
-"""The command line `chaos`: run a scenario, judge a saved run again."""
+"""The command line `chaos`: list and run scenarios, judge a saved run again, explore."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import json
 import signal
 import sys
 import time
+import traceback
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
@@ -20,6 +21,7 @@ from rich.progress import Progress as Bar
 from rich.table import Table
 
 from chaos.cluster import ClusterError
+from chaos.explore.cli import explore_command
 from chaos.forkserver import ForkServerError
 from chaos.history.events import History
 from chaos.history.store import HistoryError, load, save
@@ -46,14 +48,23 @@ app = typer.Typer(
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     help="Breaks a PostgreSQL-backed queue and judges what it did.",
-    epilog="Exit codes: 0 pass, 1 fail, 2 usage, 3 inconclusive, 4 the harness itself broke.",
+    epilog="Exit codes: 0 pass, 1 fail, 2 usage, 3 inconclusive, 4 the harness itself broke,"
+    " 130 interrupted.",
 )
 messages = Console(stderr=True)
 
 
 def main() -> None:
-    """Run the command line."""
-    app()
+    """Run the command line. What nobody foresaw is the harness's fault, never a verdict."""
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # clean up as after Ctrl-C
+    try:
+        app()
+    except Exception:  # noqa: BLE001 - told whole, and not as exit code 1, which means a failure
+        traceback.print_exc()
+        sys.exit(BROKEN)
+
+
+app.command("explore")(explore_command)
 
 
 @app.command("run")
@@ -121,7 +132,7 @@ def list_command(
         loaded = [load_scenario(file) for file in _files(scenarios)]
     except ScenarioError as error:
         _end(str(error), USAGE)
-    out = Console()
+    out = _stdout()
     for scenario in loaded:
         out.print(f"[bold]{scenario.name}[/]  {scenario.about}", highlight=False)
         out.print(f"  holds  {', '.join(n for n in INVARIANTS if n in scenario.invariants)}")
@@ -191,7 +202,7 @@ def _show(history: History, verdicts: tuple[Verdict, ...], directory: Path, as_j
     if as_json:
         sys.stdout.write(_json(history, verdicts, directory) + "\n")
         raise typer.Exit(EXIT_CODES[outcome])
-    out = Console()
+    out = _stdout()
     table = Table(box=None, padding=(0, 1))
     for heading in ("invariant", "verdict", "judged", "evidence"):
         table.add_column(heading, justify="right" if heading == "judged" else "left")
@@ -235,7 +246,7 @@ def _show_all(told: Sequence[tuple[Scenario, float, Ran | None]]) -> NoReturn:
         table.add_row(
             scenario.name, f"[{COLOURS[outcome]}]{outcome}[/]", f"{seconds:.1f}", escape(bites)
         )
-    Console().print(table)
+    _stdout().print(table)
     raise typer.Exit(next(code for code in WORST_FIRST if code in codes))
 
 
@@ -281,6 +292,11 @@ def _new_directory(reports: Path, scenario: Scenario, system_name: str) -> Path:
             continue
         return directory
     raise OSError(f"{reports} has a hundred runs of this second already")
+
+
+def _stdout() -> Console:
+    """Stdout; where nobody looks, wide enough that a path or a sentence is seldom folded."""
+    return Console(width=None if sys.stdout.isatty() else 120, highlight=False)
 
 
 def _end(message: str, code: int) -> NoReturn:

@@ -178,6 +178,9 @@ def parse_scenario(text: str, where: str) -> Scenario:
     except yaml.MarkedYAMLError as error:
         line = error.problem_mark.line + 1 if error.problem_mark else 1
         raise ScenarioError(f"{where}, line {line}: not YAML: {error.problem}") from error
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
+        # A control character, an impossible date, a number or a nesting beyond all bounds.
+        raise ScenarioError(f"{where}: not YAML that can be read: {error}") from error
     if not isinstance(data, dict):
         raise ScenarioError(f"{where}, line 1: a scenario is a mapping with a name")
     try:

@@ -86,6 +86,16 @@ def test_text_that_is_not_yaml_is_refused_with_its_line() -> None:
         parse_scenario("name: x\nabout: 'open", "bad.yaml")
 
 
+@pytest.mark.parametrize(
+    "text",
+    ["name: \x07", "name: 2001-99-99", f"name: {'9' * 5000}", "name: " + "[" * 3000],
+    ids=["control character", "impossible date", "endless number", "bottomless list"],
+)
+def test_text_that_yaml_stumbles_over_is_refused(text: str) -> None:
+    with pytest.raises(ScenarioError, match=r"^bad.yaml"):
+        parse_scenario(text, "bad.yaml")
+
+
 @pytest.mark.parametrize("text", ["", "- a list", "just words"])
 def test_a_file_that_is_no_mapping_is_refused(text: str) -> None:
     with pytest.raises(ScenarioError, match=r"a scenario is a mapping"):

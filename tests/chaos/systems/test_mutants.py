@@ -26,7 +26,7 @@ def test_a_mutant_changes_its_statement_while_it_is_planted_and_no_other(mutant:
 
 def test_a_mutant_whose_clause_is_not_there_is_refused_rather_than_counted() -> None:
     stale = replace(MUTANTS["claim-without-lock"], old="for update nowait\n")
-    with pytest.raises(ValueError, match="does not stand in claim.sql"), planted(stale):
+    with pytest.raises(ValueError, match=r"does not stand in claim\.sql"), planted(stale):
         pass
 
 
