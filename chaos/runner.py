@@ -40,6 +40,7 @@ TICK = 0.02  # seconds between the runner's looks at the world
 DRAIN_EVERY = 0.1  # seconds between drains of the log
 ENQUEUE_EVERY = 0.1  # seconds between batches of the load
 _DONE = (events.COMPLETED, events.DEAD)
+AGAIN = 2  # how many more times a fault that did not bite may be tried, for each one planned
 OVERTIME = 1.5  # faults that find no target may take this many times the load's length
 
 
@@ -227,7 +228,9 @@ class _Stage:
         """Inject the plan's faults while the load goes on, and heal all of them."""
         plan = self._scenario.plan(self._seed)
         began = time.monotonic()
-        latest = began + self._scenario.load_seconds * OVERTIME
+        longest = max((fault.lasts for fault in self._scenario.faults), default=0)
+        latest = began + self._scenario.load_seconds * OVERTIME + AGAIN * longest
+        again: Counter[int] = Counter()
         while load.is_alive() or ((plan or self._active) and time.monotonic() < latest):
             now = time.monotonic()
             # Of each fault the first that is due: none waits for another that finds no target.
@@ -236,7 +239,12 @@ class _Stage:
                 if self._inject(self._scenario.faults[index]):
                     plan.remove(planned)
             for active in [one for one in self._active if one.heal_at <= now]:
-                self._heal(active)
+                index = self._scenario.faults.index(active.fault)
+                if self._heal(active) and again[index] < AGAIN * active.fault.count:
+                    # It struck a worker in the moment in which that had nothing to lose: once more,
+                    # while there is time. The verdict still wants to see it bite.
+                    again[index] += 1
+                    plan.append((now - began, index))
             self._tick()
         while self._active:
             self._heal_all()
@@ -293,8 +301,11 @@ class _Stage:
         for active in list(self._active):
             self._heal(active)
 
-    def _heal(self, active: _Active) -> None:
-        """Heal a fault; it stays if the database does not let it be healed now."""
+    def _heal(self, active: _Active) -> bool:
+        """Heal a fault; it stays if the database does not let it be healed now.
+
+        True if it lasted and, as far as the log shows by now, had no effect.
+        """
         fault, strike = active.fault, active.strike
         ended = self._now()
         with self._healing:
@@ -305,6 +316,16 @@ class _Stage:
                 self._note_fault(fault, "heal", strike.target, "")
             injection = Injection(strike.target, active.began, active.placed, ended, seen)
             self._injections.append((fault, injection))
+            if fault.lasts:
+                self._committed()
+                return fault.bite(injection, self._so_far()) is None
+        return False
+
+    def _so_far(self) -> History:
+        """The history as far as the log shows it, without what the workers say themselves."""
+        phases = Phases(self._began, 0, 0, 0, 0, 0)
+        rules = self._system.rules(self._scenario.workers.settings())
+        return History({}, rules, phases, tuple(self._commits), faults=tuple(self._faults))
 
     def _note_fault(self, fault: Fault, action: str, target: str, detail: str) -> None:
         self._faults.append(events.Fault(self._now(), fault.kind, action, target, detail))

@@ -86,14 +86,6 @@ _ALL = (
         "a lease is never renewed, so tasks longer than it run twice",
     ),
     Mutant(
-        "renews-by-id",
-        "renew",
-        " and task.lease_token = held.token and task.lease_owner = held.owner",
-        " and task.status = 'running'",
-        "fenced",
-        "a zombie's heartbeat keeps another worker's claim alive",
-    ),
-    Mutant(
         "fails-without-backoff",
         "fail",
         "task.attempts, task.id, task.lease_token)\n",
