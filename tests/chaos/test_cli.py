@@ -81,6 +81,7 @@ def test_a_run_is_judged_kept_and_can_be_judged_again(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.sweep
 def test_all_scenarios_are_run_and_the_worst_decides(tmp_path: Path) -> None:
     scenarios = tmp_path / "scenarios"
     scenarios.mkdir()

@@ -57,6 +57,7 @@ def test_two_workers_that_claim_and_complete_are_exhausted_without_a_failure(
 
 
 @pytest.mark.slow
+@pytest.mark.sweep
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_the_scheduler_as_it_is_has_no_failure_in_any_program(empty_dsn: str, name: str) -> None:
     bounds = PROGRAMS[name].bounds
@@ -69,6 +70,7 @@ def test_the_scheduler_as_it_is_has_no_failure_in_any_program(empty_dsn: str, na
 
 
 @pytest.mark.slow
+@pytest.mark.sweep
 def test_a_generated_test_starts_a_server_by_itself_and_plants_the_bug() -> None:
     known = PROGRAMS["completions"]
     with planted(MUTANTS["claim-without-lock"]):
