@@ -398,6 +398,7 @@ def test_a_major_that_is_not_here_says_what_was_looked_for(monkeypatch: pytest.M
     ):
         find_binaries(17)
     here.clear()
+    monkeypatch.delenv("LEASEPROOF_POSTGRES", raising=False)
     with pytest.raises(ClusterError, match=r"No supported PostgreSQL was found.*\(found: none\)"):
         find_binaries()
 
