@@ -240,7 +240,8 @@ def test_a_ddl_lock_keeps_others_waiting_until_it_is_healed(own: Postgres, datab
 
     reader = Thread(target=read)
     reader.start()
-    with psycopg.connect(own.dsn()) as watching:
+    # In a transaction pg_stat_activity would show the same moment again and again.
+    with psycopg.connect(own.dsn(), autocommit=True) as watching:
         waits = "select count(*) from pg_stat_activity where wait_event_type = 'Lock'"
         wait_for(lambda: number(watching, waits), "the reader to wait")
     assert bit(LOCK, strike)
