@@ -135,7 +135,7 @@ def test_exhausted_connections_refuse_newcomers_even_when_a_session_ends(
     own: Postgres, database: str
 ) -> None:
     dsn = own.dsn(database)
-    early = psycopg.connect(dsn)
+    early = psycopg.connect(dsn, autocommit=True)  # or it would see one moment for ever
     strike = struck(EXHAUST, arena(own, database))
     # Sessions of earlier tests may still have been on their way out.
     sessions = "select count(*) from pg_stat_activity where backend_type = 'client backend'"
