@@ -115,7 +115,9 @@ def test_a_terminated_worker_ends_what_it_runs_and_is_replaced(
     under_test = system("leaseproof")
     fleet.start([target])
     under_test.enqueue(target, [Order(Job(0, "slow", 0.5, 0), delay=0, max_attempts=1)])
-    wait_for(lambda: under_test.holders(target), "the worker to hold a lease")
+    # Not merely held: what has not started when the worker is told to stop is given back instead.
+    journal = tmp_path / "journals" / "w1.1.journal"
+    wait_for(lambda: journal.exists() and b"started" in journal.read_bytes(), "the start")
     fleet.terminate(fleet.seats[0])
     assert fleet.find("w1.1") is None
 
