@@ -1,17 +1,22 @@
-"""Puts tasks into the queue, in the caller's transaction."""
+"""Puts tasks into the queue, in the caller's transaction.
+
+The connection is the application's own. It may go through a transaction pooler: nothing here needs
+or leaves anything in the session, but for psycopg's own prepared statements, which the application
+turns off where the pooler does not know them: `psycopg.connect(..., prepare_threshold=None)`.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from enum import IntEnum
 from typing import Literal, NamedTuple, TypeVar
 
 import psycopg
 from psycopg import Connection
 
+from scheduler import checks
 from scheduler.errors import (
     AccessError,
     CapReachedError,
@@ -20,23 +25,15 @@ from scheduler.errors import (
     SchedulerError,
 )
 from scheduler.kinds import Kind
-from scheduler.statements import fetch
+from scheduler.priority import Priority
+from scheduler.roles import needing
+from scheduler.statements import duration, fetch
 
 P = TypeVar("P")
 
 CHUNK = 5_000  # rows a statement: large enough to be fast, small enough to bound memory
 FARTHEST = timedelta(days=36_525)
 EARLIEST = datetime(1970, 1, 1, tzinfo=UTC)
-
-
-class Priority(IntEnum):
-    """How urgent a task is. A level counts as due one minute earlier than the level below: that is
-    how long a due task of any level can be passed over, however many more urgent ones there are."""
-
-    LOW = 0
-    NORMAL = 1
-    HIGH = 2
-    URGENT = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +50,8 @@ class Unique:
     until: Literal["started", "finished"] | timedelta = "finished"
 
     def __post_init__(self) -> None:
-        if not 1 <= len(self.key) <= 500 or "\0" in self.key or not _encodable(self.key):
+        key = checks.of_type("a unique key", self.key, str)
+        if not 1 <= len(key) <= 500 or not checks.storable(key):
             raise ValueError("a unique key has 1 to 500 characters, none of them U+0000")
         if isinstance(self.until, timedelta):
             if not timedelta(seconds=1) <= self.until <= FARTHEST:
@@ -82,11 +80,19 @@ def enqueue(
     run_at: datetime | None = None,
     delay: timedelta | None = None,
     priority: Priority = Priority.NORMAL,
+    source: str | None = None,
 ) -> int:
     """Enqueue one task and return its id; see `enqueue_many`."""
-    return enqueue_many(connection, kind, [payload], run_at=run_at, delay=delay, priority=priority)[
-        0
-    ]
+    [task] = enqueue_many(
+        connection,
+        kind,
+        [payload],
+        run_at=run_at,
+        delay=delay,
+        priority=priority,
+        source=source,
+    )
+    return task
 
 
 def enqueue_many(
@@ -97,24 +103,36 @@ def enqueue_many(
     run_at: datetime | None = None,
     delay: timedelta | None = None,
     priority: Priority = Priority.NORMAL,
+    source: str | None = None,
 ) -> list[int]:
     """Enqueue tasks, all or none, and return their ids in order.
 
     Inside a transaction of the caller they are part of it: they exist if and when it commits. A
     connection that is not in autocommit mode is always in one, which this call may begin. In
     autocommit mode, outside a transaction, they are committed on return. `run_at` must have a time
-    zone; a time in the past means due at once. `delay` counts from the database's clock.
+    zone; a time in the past means due at once. `delay` counts from the database's clock. `source`
+    is whose tasks they are: the login role, and only a member of scheduler_http, a server that
+    enqueues for many, may state another.
 
     Raises PayloadError for a payload that the kind's model or PostgreSQL refuses, ScheduleError for
-    a time that cannot be meant, AccessError if the login role may not enqueue this kind and
-    CapReachedError if it has too many tasks outstanding; nothing is enqueued then.
+    a time that cannot be meant, AccessError if the login role may not enqueue or not state that
+    source, or the source not this kind, and CapReachedError if it has too many tasks outstanding;
+    nothing is enqueued then.
     """
-    shared = _shared(kind, run_at, delay, priority)
+    shared = _shared(kind, run_at, delay, priority, source)
+    if isinstance(payloads, str | bytes | Mapping):
+        raise TypeError(
+            f"payloads must be a list of payloads, not {checks.shown(payloads)} by itself"
+        )
     texts = [kind.dump(payload) for payload in payloads]
     ids: list[int] = []
     # Only in autocommit mode is a transaction ours to commit. Otherwise the caller's statements are
     # in one that the first of them begins, perhaps this; transaction() here would commit it.
-    with _refusals(), connection.transaction() if connection.autocommit else nullcontext():
+    with (
+        refusals(),
+        needing(connection, "scheduler_enqueue"),
+        connection.transaction() if connection.autocommit else nullcontext(),
+    ):
         for start in range(0, len(texts), CHUNK):
             values = {**shared, "payloads": texts[start : start + CHUNK]}
             ids += [task for (task,) in fetch(connection, "enqueue", values)]
@@ -130,28 +148,36 @@ def enqueue_unique(
     run_at: datetime | None = None,
     delay: timedelta | None = None,
     priority: Priority = Priority.NORMAL,
+    source: str | None = None,
 ) -> Enqueued:
     """Enqueue one task unless a live task of its kind has the key; otherwise as `enqueue_many`.
 
     Safe to repeat after an error or a lost reply. While another transaction is enqueuing under the
     same key this one waits for its end: if that rolls back, this creates the task.
     """
+    shared = _shared(kind, run_at, delay, priority, source)
+    checks.of_type("unique", unique, Unique, ": give Unique(key)")
     period = unique.until if isinstance(unique.until, timedelta) else None
     values = {
-        **_shared(kind, run_at, delay, priority),
+        **shared,
         "payload": kind.dump(payload),
         "key": unique.key,
         "until": "period" if period is not None else unique.until,
         "period": period,
     }
-    with _refusals():
+    with refusals(), needing(connection, "scheduler_enqueue"):
         [(task, created)] = fetch(connection, "enqueue_unique", values)
     return Enqueued(task, created)
 
 
 def _shared(
-    kind: Kind[P], run_at: datetime | None, delay: timedelta | None, priority: Priority
+    kind: Kind[P],
+    run_at: datetime | None,
+    delay: timedelta | None,
+    priority: Priority,
+    source: str | None,
 ) -> dict[str, object]:
+    checks.of_type("kind", kind, Kind, ": give what the registry made, such as registry['name']")
     _check(run_at, delay)
     retry = kind.retry
     return {
@@ -159,17 +185,18 @@ def _shared(
         "queue": kind.queue,
         "priority": int(Priority(priority)),
         "run_at": run_at,
-        "delay": delay or timedelta(0),
+        "delay": duration(delay or timedelta(0)),
         "max_attempts": retry.max_attempts,
         "base": retry.base.total_seconds(),
         "factor": float(retry.factor),
         "cap": retry.cap.total_seconds(),
         "jitter": float(retry.jitter),
+        "source": source,
     }
 
 
 @contextmanager
-def _refusals() -> Iterator[None]:
+def refusals() -> Iterator[None]:
     """Turn what the database's functions refuse into this package's errors."""
     try:
         yield
@@ -177,8 +204,13 @@ def _refusals() -> Iterator[None]:
         refused = _REFUSED.get(error.sqlstate or "")
         if refused is None:
             raise
-        hint = f": {error.diag.message_hint}" if error.diag.message_hint else ""
-        raise refused(f"{error.diag.message_primary}{hint}") from error
+        more = error.diag.message_hint or error.diag.message_detail
+        raise refused(f"{error.diag.message_primary}{f': {more}' if more else ''}") from error
+    except UnicodeEncodeError as error:
+        raise PayloadError(
+            f"the connection's client_encoding, {error.encoding}, cannot hold"
+            f" {error.object[error.start : error.end]!r}: set it to UTF8"
+        ) from error
 
 
 _REFUSED: dict[str, type[SchedulerError]] = {
@@ -186,11 +218,9 @@ _REFUSED: dict[str, type[SchedulerError]] = {
     "LP004": CapReachedError,
     "LP005": PayloadError,
     "LP007": SchedulerError,
+    "LP009": ScheduleError,
+    "22P02": PayloadError,  # JSON for pydantic and not for PostgreSQL, such as NaN
 }
-
-
-def _encodable(text: str) -> bool:
-    return text.encode("utf-8", "replace").decode() == text
 
 
 def _check(run_at: datetime | None, delay: timedelta | None) -> None:
@@ -201,7 +231,7 @@ def _check(run_at: datetime | None, delay: timedelta | None) -> None:
     if run_at is not None and delay is not None:
         raise ScheduleError("give either run_at or delay, not both")
     if run_at is not None:
-        if run_at.tzinfo is None:
+        if run_at.utcoffset() is None:
             raise ScheduleError(f"run_at {run_at} has no time zone: give one, for example UTC")
         if run_at < EARLIEST:
             raise ScheduleError(f"run_at {run_at} is before {EARLIEST:%Y}: leave it out for now")

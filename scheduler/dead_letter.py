@@ -9,9 +9,13 @@ from datetime import UTC, datetime
 from psycopg import Connection
 from psycopg.rows import class_row
 
+from scheduler import checks
+from scheduler.access import LONGEST_KIND
+from scheduler.roles import needing
 from scheduler.statements import fetch, statement
 
 PAGE = 500
+EARLIEST = datetime(1, 1, 1, tzinfo=UTC)
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,29 +32,56 @@ class DeadLetter:
 
 
 def dead_letters(connection: Connection, kind: str | None = None) -> Iterator[DeadLetter]:
-    """All dead letters, or those of one kind, oldest first; read a page at a time."""
-    after_time, after_id = datetime(1, 1, 1, tzinfo=UTC), 0
+    """All dead letters, or those of one kind, oldest first; read a page at a time.
+
+    Raises ValueError for what cannot name a kind.
+    """
+    if kind is not None:
+        checks.text("a kind", kind, LONGEST_KIND)
+    kinds = None if kind is None else [kind]
+    after: DeadLetter | None = None
     while True:
-        with connection.cursor(row_factory=class_row(DeadLetter)) as cursor:
-            page = cursor.execute(
-                statement("dead_letters"),
-                {"kind": kind, "after_time": after_time, "after_id": after_id, "limit": PAGE},
-            ).fetchall()
-        yield from page
-        if len(page) < PAGE:
+        found = page(connection, kinds, after, PAGE)
+        yield from found
+        if len(found) < PAGE:
             return
-        after_time, after_id = page[-1].finished_at, page[-1].id
+        after = found[-1]
 
 
-def requeue(connection: Connection, tasks: Sequence[int]) -> list[int]:
-    """Make dead tasks due now, with all attempts again; the ids of those that were dead."""
-    return _ids(connection, "requeue", tasks)
+def page(
+    connection: Connection, kinds: Sequence[str] | None, after: DeadLetter | None, limit: int
+) -> list[DeadLetter]:
+    """The next dead letters after one of them, or the first; of these kinds, or of all."""
+    values = {
+        "kinds": None if kinds is None else list(kinds),
+        "after_time": EARLIEST if after is None else after.finished_at,
+        "after_id": 0 if after is None else after.id,
+        "limit": limit,
+    }
+    with connection.cursor(binary=True, row_factory=class_row(DeadLetter)) as cursor:
+        return cursor.execute(statement("dead_letters"), values).fetchall()
 
 
-def discard(connection: Connection, tasks: Sequence[int]) -> list[int]:
-    """Give dead tasks up for good; the ids of those that were dead."""
-    return _ids(connection, "discard", tasks)
+def requeue(
+    connection: Connection, tasks: Sequence[int], *, source: str | None = None
+) -> list[int]:
+    """Make dead tasks due now, with all attempts again; the ids of those that were dead.
+
+    `source` is for whom the audit says it was done: the login role, unless that serves many (see
+    `enqueue_many`). Raises AccessError if the login role may not, TypeError or ValueError for what
+    cannot be an id.
+    """
+    return _ids(connection, "requeue", tasks, source)
 
 
-def _ids(connection: Connection, name: str, tasks: Sequence[int]) -> list[int]:
-    return sorted(task for (task,) in fetch(connection, name, {"tasks": list(tasks)}))
+def discard(
+    connection: Connection, tasks: Sequence[int], *, source: str | None = None
+) -> list[int]:
+    """Give dead tasks up for good; the ids of those that were dead. Otherwise as `requeue`."""
+    return _ids(connection, "discard", tasks, source)
+
+
+def _ids(connection: Connection, name: str, tasks: Sequence[int], source: str | None) -> list[int]:
+    values = {"tasks": checks.ids(tasks), "source": source}
+    with needing(connection, "scheduler_operator"):
+        return sorted(task for (task,) in fetch(connection, name, values))

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import logging
 import secrets
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
 
 from psycopg import Connection
 
+from scheduler.events import event
+from scheduler.kinds import SHORTEST_LEASE
 from scheduler.lease import Attempt, Lease
-from scheduler.statements import fetch
+from scheduler.statements import duration, fetch
+
+log = logging.getLogger("scheduler")
 
 
 def new_owner(worker: str) -> str:
@@ -23,23 +28,26 @@ def claim(
     kinds: Mapping[str, timedelta],
     limit: int,
     sent: float,
-    queues: Sequence[str] = ("default",),
+    limited: Sequence[str] = (),
 ) -> list[Attempt]:
-    """Claim at most `limit` due tasks of `kinds` (name to lease length) in `queues` for `owner`.
+    """Claim at most `limit` due tasks of `kinds` (name to lease length) for `owner`.
 
     `sent` is the worker's monotonic clock read before this call: its belief counts from there.
+    `limited` names the kinds with a limit on their leases; without it none of those is claimed.
     """
-    rows = fetch(
-        connection,
-        "claim",
-        {
-            "owner": owner,
-            "kinds": list(kinds),
-            "leases": list(kinds.values()),
-            "limit": limit,
-            "queues": list(queues),
-        },
-    )
+    values = {
+        "owner": owner,
+        "kinds": list(kinds),
+        "leases": [duration(lease) for lease in kinds.values()],
+        "limit": limit,
+    }
+    if limited:
+        idle = int(max(SHORTEST_LEASE, min(kinds.values())).total_seconds() * 1000)
+        with connection.transaction():
+            fetch(connection, "lock_limits", {"kinds": list(limited), "idle": f"{idle}ms"})
+            rows = fetch(connection, "claim", values)
+    else:
+        rows = fetch(connection, "claim", values)
     return [
         Attempt(
             Lease(task, token, owner),
@@ -50,17 +58,61 @@ def claim(
             due,
             kinds[kind],
             sent + kinds[kind].total_seconds(),
+            schedule,
+            occurrence,
+            late,
         )
-        for task, token, kind, payload, number, max_attempts, due in rows
+        for (
+            task,
+            token,
+            kind,
+            payload,
+            number,
+            max_attempts,
+            due,
+            schedule,
+            occurrence,
+            late,
+        ) in rows
     ]
 
 
+def log_claim(attempts: Sequence[Attempt]) -> None:
+    """Log what was claimed, a line a task; costs nothing unless somebody listens."""
+    if not log.isEnabledFor(logging.DEBUG):
+        return
+    for attempt in attempts:
+        event(
+            log,
+            logging.DEBUG,
+            "claimed",
+            task=attempt.task,
+            kind=attempt.kind,
+            attempt=f"{attempt.number}/{attempt.max_attempts}",
+            token=attempt.token,
+            owner=attempt.owner,
+            late=f"{attempt.late:.3f}",
+        )
+
+
+def declare_limits(connection: Connection, limits: Mapping[str, int | None]) -> None:
+    """Make the limits of these kinds on concurrent leases what is said here; None means none."""
+    fetch(connection, "declare_limits", {"kinds": list(limits), "limits": list(limits.values())})
+
+
 def next_due(
-    connection: Connection, kinds: Mapping[str, timedelta], queues: Sequence[str]
+    connection: Connection, kinds: Mapping[str, timedelta], limited: Sequence[str] = ()
 ) -> float | None:
-    """In how many seconds the earliest waiting task of these kinds is due; None if none waits."""
-    [(seconds,)] = fetch(connection, "next_due", {"kinds": list(kinds), "queues": list(queues)})
+    """In how many seconds the earliest waiting task of these kinds is due; None if none waits that
+    a `claim` with the same `limited` may have."""
+    values = {"kinds": list(kinds), "limited": list(limited)}
+    [(seconds,)] = fetch(connection, "next_due", values)
     return float(seconds) if seconds is not None else None
+
+
+def at_limit(connection: Connection, limited: Sequence[str]) -> list[str]:
+    """Which of these kinds have tasks due and as many leases as their limit allows."""
+    return [kind for (kind,) in fetch(connection, "at_limit", {"limited": list(limited)})]
 
 
 def release_claims(connection: Connection, owners: Sequence[str]) -> list[int]:

@@ -18,15 +18,23 @@ class PayloadError(SchedulerError):
 
 
 class ScheduleError(SchedulerError):
-    """A due time or delay that cannot be meant."""
+    """A due time, delay or schedule that cannot be meant."""
 
 
 class AccessError(SchedulerError):
-    """A source that may not enqueue this kind, or may not speak for another source."""
+    """A role without the grant, or a source that may not enqueue this kind or state another."""
+
+
+class SecretError(SchedulerError):
+    """A secret that a kind refers to cannot be had, or that it does not declare."""
 
 
 class CapReachedError(SchedulerError):
     """The source has as many tasks outstanding as it may."""
+
+
+class SessionError(SchedulerError):
+    """The database gives out sessions that a worker cannot use, as behind an unannounced pooler."""
 
 
 class LeaseLostError(SchedulerError):

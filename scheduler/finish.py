@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import timedelta
 
-from psycopg import Connection
+from psycopg import ClientCursor, Connection
+from psycopg.rows import tuple_row
 
 from scheduler.lease import Lease, columns
-from scheduler.statements import fetch, statement
+from scheduler.statements import duration, fetch, statement
 
 LONGEST_ERROR = 10_000
 
@@ -19,25 +20,33 @@ def complete(connection: Connection, leases: Sequence[Lease]) -> set[int]:
 
 
 def begin_attempt(connection: Connection, lease: Lease, length: timedelta) -> None:
-    """Mark and limit the transaction that `complete_in_transaction` is to end."""
+    """Begin the transaction that `complete_and_commit` is to end; limit and mark it."""
     milliseconds = max(2, int(length.total_seconds() * 1000))
+    connection.execute("begin isolation level read committed")
     fetch(
         connection,
         "begin_attempt",
         {
             "idle": f"{milliseconds}ms",
             "lock": f"{milliseconds // 2}ms",
-            "mark": f"{lease.owner}:{lease.token}",
+            "mark": f"{lease.task}:{lease.owner}:{lease.token}",
         },
     )
 
 
-def complete_in_transaction(connection: Connection, lease: Lease) -> None:
-    """Complete one attempt as part of the transaction that `begin_attempt` marked.
+def complete_and_commit(connection: Connection, lease: Lease) -> None:
+    """Complete one attempt in the transaction that `begin_attempt` began, and commit both.
 
-    Raises psycopg.DatabaseError with SQLSTATE LP001 if the lease is lost.
+    Raises psycopg.DatabaseError with SQLSTATE LP001, and commits nothing, if the lease is lost.
+
+    Both are one message, so the values are put into its text. The server has all of it or nothing:
+    a worker can be stopped before it and after it, but not between the completion, which locks the
+    task's row, and its COMMIT. Two messages have such a moment even where they are sent at once, in
+    a pipeline: they leave in two packets, and a server that waits for the rest of a pipeline is not
+    idle in a transaction, so that no timeout ends it.
     """
-    connection.execute(statement("complete_in_transaction"), lease._asdict())
+    with ClientCursor(connection, row_factory=tuple_row) as cursor:
+        cursor.execute(statement("complete_in_transaction") + b";\ncommit", lease._asdict())
 
 
 def fail(connection: Connection, leases: Sequence[Lease], errors: Sequence[str]) -> dict[int, str]:
@@ -55,7 +64,8 @@ def snooze(
     connection: Connection, leases: Sequence[Lease], delays: Sequence[timedelta]
 ) -> set[int]:
     """Put attempts off without counting them; returns their task ids."""
-    return _ids(connection, "snooze", {**columns(leases), "delays": list(delays)})
+    values = {**columns(leases), "delays": [duration(delay) for delay in delays]}
+    return _ids(connection, "snooze", values)
 
 
 def storable(text: str) -> str:

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import datetime, timedelta
-from threading import Event
 from typing import NamedTuple
 
 from psycopg import Connection
 
-from scheduler.errors import LeaseLostError
-from scheduler.statements import fetch
+from scheduler.errors import LeaseLostError, SecretError
+from scheduler.statements import duration, fetch
 
 
 class Lease(NamedTuple):
@@ -28,20 +27,27 @@ class Lease(NamedTuple):
 class Attempt:
     """One run of one task, as its handler sees it.
 
-    `number` counts the task's attempts from 1, up to `max_attempts`; `due` is when it was to run.
+    `number` counts the task's attempts from 1, up to `max_attempts`; `due` is when it was to run,
+    `late` how many seconds after that it was claimed, by the database's clock.
+    `schedule` and `occurrence` name the run of a recurring task, and are None for others: each
+    attempt of one occurrence has the same, so together they are a key for what must happen once.
     Give `task`, `token` and `owner` to systems outside the database that can fence by them.
     """
 
     __slots__ = (
         "_believed_until",
         "_lost",
+        "_secret",
         "due",
         "kind",
+        "late",
         "lease",
         "lease_length",
         "max_attempts",
         "number",
+        "occurrence",
         "payload",
+        "schedule",
     )
 
     def __init__(
@@ -54,6 +60,9 @@ class Attempt:
         due: datetime,
         lease_length: timedelta,
         believed_until: float,
+        schedule: str | None = None,
+        occurrence: datetime | None = None,
+        late: float = 0.0,
     ) -> None:
         self.lease = lease
         self.kind = kind
@@ -62,8 +71,12 @@ class Attempt:
         self.max_attempts = max_attempts
         self.due = due
         self.lease_length = lease_length
+        self.schedule = schedule
+        self.occurrence = occurrence
+        self.late = late
         self._believed_until = believed_until
-        self._lost = Event()
+        self._lost = False
+        self._secret: Callable[[str], str] | None = None
 
     def __repr__(self) -> str:
         return (
@@ -89,12 +102,26 @@ class Attempt:
     @property
     def lost(self) -> bool:
         """Whether the lease is gone, so that nothing this attempt still does can count."""
-        return self._lost.is_set()
+        return self._lost
 
     def raise_if_lost(self) -> None:
         """Raise LeaseLostError if the lease is gone. For long handlers to call now and then."""
         if self.lost:
             raise LeaseLostError(f"task {self.task} is no longer held under token {self.token}")
+
+    def secret(self, name: str) -> str:
+        """The value of a secret that the kind declares with `secrets=`, read at this moment.
+
+        Raises SecretError, which names the reference and why it cannot be had. The value is kept
+        out of the task's last error, the run log and the worker's logs.
+        """
+        if self._secret is None:
+            raise SecretError(f"the secret {name!r} can be had only while a worker runs {self!r}")
+        return self._secret(name)
+
+    def give_secrets(self, secret: Callable[[str], str]) -> None:
+        """Let `secret` answer for the kind's secrets; for whoever runs the handler."""
+        self._secret = secret
 
     # The worker's own book-keeping. Times are readings of its monotonic clock, taken *before* the
     # statement that set or moved the lease was sent: the database's expiry is always later.
@@ -110,8 +137,7 @@ class Attempt:
 
     def lose(self) -> bool:
         """Mark the lease as gone; whether this call was the first to do so."""
-        first = not self._lost.is_set()
-        self._lost.set()
+        first, self._lost = not self._lost, True
         return first
 
 
@@ -144,7 +170,9 @@ def renew(
     connection: Connection, leases: Sequence[Lease], lengths: Sequence[timedelta]
 ) -> dict[Lease, datetime]:
     """Renew leases; the new expiry of each that is still held and was not locked at the moment."""
-    rows = fetch(connection, "renew", {**columns(leases), "leases": list(lengths)})
+    rows = fetch(
+        connection, "renew", {**columns(leases), "leases": [duration(one) for one in lengths]}
+    )
     return {Lease(task, token, owner): expires for task, token, owner, expires in rows}
 
 

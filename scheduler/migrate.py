@@ -10,7 +10,9 @@ import psycopg
 from psycopg import Connection, Cursor, IsolationLevel
 from psycopg.rows import tuple_row
 
+from scheduler import checks
 from scheduler.errors import SchemaError
+from scheduler.roles import apply_roles, missing_roles
 from scheduler.session import CONNECT_TIMEOUT_SECONDS
 from scheduler.statements import SQL
 
@@ -40,10 +42,13 @@ def migrate(dsn: str) -> list[str]:
     """Apply what is missing, in one transaction; returns the names of what was applied.
 
     Safe when several processes start at once: an advisory lock, held to the end of the transaction,
-    lets one do the work and shows the others that it is done. Raises SchemaError if the database is
-    newer than this package.
+    lets one do the work and shows the others that it is done. Where the server has the group roles
+    (`create_roles`) their grants are made what this version's are. Raises SchemaError if the
+    database is newer than this package, ValueError for what is no dsn.
     """
-    with psycopg.connect(dsn, connect_timeout=CONNECT_TIMEOUT_SECONDS) as connection:
+    with psycopg.connect(
+        checks.dsn(dsn), connect_timeout=CONNECT_TIMEOUT_SECONDS, client_encoding="UTF8"
+    ) as connection:
         # Under another level the snapshot would be older than the lock, and not show what is done.
         connection.isolation_level = IsolationLevel.READ_COMMITTED
         _refuse_encoding(connection)
@@ -68,6 +73,8 @@ def migrate(dsn: str) -> list[str]:
                 connection.execute("select scheduler.add_run_log_partitions(%s)", [MONTHS_AHEAD])
         except psycopg.errors.LockNotAvailable:
             pass  # somebody is reading the run log; any worker adds them later
+        if not missing_roles(connection):
+            apply_roles(connection)  # what is new has grants now; nothing is created
     return [migration.name for migration in missing]
 
 

@@ -4,9 +4,12 @@
 from __future__ import annotations
 
 import math
+import sys
 from dataclasses import dataclass
 from datetime import timedelta
 from hashlib import sha256
+
+from scheduler import checks
 
 LONGEST_DELAY = timedelta(days=365)
 MOST_ATTEMPTS = 1_000_000
@@ -20,7 +23,8 @@ class RetryPolicy:
     do not come back together. `max_attempts` counts every attempt, crashed ones included; the last
     one's failure makes the task a dead letter.
 
-    Raises ValueError for a policy that could overflow, run backwards or never wait.
+    Raises ValueError for a policy that could overflow, run backwards or never wait, TypeError for
+    what is no number or timedelta.
     """
 
     max_attempts: int = 10
@@ -30,6 +34,11 @@ class RetryPolicy:
     jitter: float = 0.5
 
     def __post_init__(self) -> None:
+        checks.of_type("max_attempts", self.max_attempts, int)
+        checks.of_type("base", self.base, timedelta)
+        checks.of_type("cap", self.cap, timedelta)
+        checks.number("factor", self.factor)
+        checks.number("jitter", self.jitter)
         if not 1 <= self.max_attempts <= MOST_ATTEMPTS:
             raise ValueError(f"max_attempts must be 1 to {MOST_ATTEMPTS}, not {self.max_attempts}")
         if not timedelta(0) < self.base <= self.cap <= LONGEST_DELAY:
@@ -37,7 +46,7 @@ class RetryPolicy:
                 f"a retry delay needs 0 < base <= cap <= {LONGEST_DELAY.days} days,"
                 f" not base {self.base} and cap {self.cap}"
             )
-        if not (math.isfinite(self.factor) and self.factor >= 1):
+        if not 1 <= self.factor <= sys.float_info.max:
             raise ValueError(f"factor must be a number of at least 1, not {self.factor}")
         if not 0 <= self.jitter <= 0.5:
             raise ValueError(f"jitter must be from 0 to 0.5, not {self.jitter}")

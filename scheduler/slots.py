@@ -1,64 +1,37 @@
 """Runs handlers: plain ones in a thread, async ones in an event loop, transactional ones with a
-connection whose writes commit together with the task's completion."""
+connection whose writes commit together with the task's completion, isolated ones in a process."""
 
 from __future__ import annotations
 
 import asyncio
-import concurrent.futures
-import inspect
 import logging
-import sys
 import time
-import traceback
 from collections.abc import Callable
-from concurrent.futures import CancelledError, Future
+from concurrent.futures import CancelledError
 from contextlib import suppress
-from dataclasses import dataclass
-from datetime import timedelta
 from functools import partial
-from pathlib import Path
 from queue import Empty, SimpleQueue
 from threading import Thread
-from typing import Any, Literal
+from typing import Any
 
 import psycopg
-from psycopg import Connection, Cursor
-from psycopg.errors import PipelineAborted
 from psycopg.pq import TransactionStatus
-from psycopg.rows import tuple_row
 
 from scheduler.errors import PayloadError
-from scheduler.finish import LONGEST_ERROR, begin_attempt, complete_in_transaction
+from scheduler.events import event, one_line
+from scheduler.finish import begin_attempt, complete_and_commit
+from scheduler.isolation import Isolated, IsolatedHandlerError, find
 from scheduler.kinds import Kind, Registry, Snooze
 from scheduler.lease import Attempt
-from scheduler.watchdog import Observe, Watchdog, shut
+from scheduler.outcome import Outcome, describe, refuse_unfinished
+from scheduler.secret_references import Secrets
+from scheduler.session import HandlerConnection
+from scheduler.watchdog import Observe, Watchdog
 
 log = logging.getLogger("scheduler")
 
 PAUSE = 0.5  # seconds before an attempt is given back because no connection could be had
-MOST_CAUSES = 5  # exceptions behind an exception that a task's error names
-MOST_FRAMES = 6  # of a traceback in a task's error: where the handler was, and the innermost
 LEASE_LOST = "LP001"  # the SQLSTATE of scheduler.refuse_lost_lease
-
-
-_NOT_THEIRS = (
-    str(Path(__file__).parent),
-    str(Path(asyncio.__file__).parent),
-    str(Path(concurrent.futures.__file__).parent),
-)
-
-
-@dataclass(frozen=True, slots=True)
-class Outcome:
-    """How a handler ended, before the database has heard of it.
-
-    `committed`: its own transaction completed the task. `lost`: nothing may be written.
-    """
-
-    what: Literal["completed", "failed", "snoozed", "released", "committed", "lost"]
-    error: str = ""
-    delay: timedelta = timedelta(0)
-
 
 Report = Callable[[Attempt, Outcome], None]
 
@@ -70,7 +43,8 @@ class Slots:
         self,
         count: int,
         registry: Registry,
-        connect: Callable[[], Connection],
+        connect: Callable[[], HandlerConnection],
+        pooled: bool,
         watchdog: Watchdog,
         monotonic: Callable[[], float],
         observe: Observe,
@@ -79,16 +53,23 @@ class Slots:
         self.count = count
         self._registry = registry
         self._connect = connect
+        self._pooled = pooled
         self._watchdog = watchdog
         self._monotonic = monotonic
         self._observe = observe
         self._report = report
+        self._secrets = Secrets()
         self._ready: SimpleQueue[Attempt | None] = SimpleQueue()
         self._draining = False
         self._closing = False
         self._loop_thread = Thread(target=self._run_loop, name="scheduler-loop", daemon=True)
+        for kind in registry:
+            if kind.isolated:  # here, or each of its attempts would say that it cannot be found
+                find(kind.handler.__module__, kind.handler.__qualname__, kind.name)
+        self._isolated = [Isolated() for _ in range(count)]
         self._threads = [
-            Thread(target=self._work, name=f"scheduler-slot-{n}", daemon=True) for n in range(count)
+            Thread(target=self._work, args=[own], name=f"scheduler-slot-{n}", daemon=True)
+            for n, own in enumerate(self._isolated)
         ]
 
     def start(self) -> None:
@@ -115,8 +96,11 @@ class Slots:
             self._ready.put(None)
 
     def close(self) -> None:
-        """End the event loop; a thread whose handler does not return ends with the process."""
+        """End the event loop and the handlers in processes; a thread whose handler does not return
+        ends with the process."""
         self._closing = True
+        for own in self._isolated:
+            own.close()
         self._loop.call_soon_threadsafe(self._loop.stop)
 
     def _run_loop(self) -> None:
@@ -129,30 +113,33 @@ class Slots:
         finally:
             self._loop.close()
 
-    def _work(self) -> None:
-        connection: Connection | None = None
+    def _work(self, isolated: Isolated) -> None:
+        connection: HandlerConnection | None = None
         while (attempt := self._ready.get()) is not None:
             try:
-                connection = self._attempt(attempt, connection)
-            except BaseException as error:
+                connection = self._attempt(attempt, connection, isolated)
+            except BaseException as error:  # noqa: BLE001 - logged and reported
                 # A slot that died would keep its task for ever: the keeper goes on renewing it.
-                log.exception("the handler of task %d broke its slot's own code", attempt.task)
+                event(log, logging.ERROR, "slot-broken", exc_info=True, task=attempt.task)
                 self._report(attempt, Outcome("failed", type(error).__name__))
+        isolated.end()
         if connection is not None:
             connection.close()
 
-    def _attempt(self, attempt: Attempt, connection: Connection | None) -> Connection | None:
+    def _attempt(
+        self, attempt: Attempt, connection: HandlerConnection | None, isolated: Isolated
+    ) -> HandlerConnection | None:
         """Run one attempt and report how it ended; returns the session for the next one."""
         if self._draining and not attempt.lost:
             self._report(attempt, Outcome("released"))
             return connection
         kind = self._registry[attempt.kind]
-        if kind.style == "transactional" and (connection is None or connection.closed):
+        if kind.style == "transactional":
             try:
-                connection = self._connect()
-                connection.prepare_threshold = None  # `discard all` forgets prepared statements
+                connection = self._session(attempt, connection)
             except psycopg.Error as error:
-                log.warning("task %d cannot start, no connection: %s", attempt.task, error)
+                text = one_line(error)
+                event(log, logging.WARNING, "no-connection", task=attempt.task, error=text)
                 # The handler did not start: give the attempt back rather than count it. Pause, or
                 # a server without free connections would see the task claimed in circles.
                 time.sleep(PAUSE)
@@ -163,24 +150,34 @@ class Slots:
             self._watchdog.lose(attempt, "not renewed in time")
             self._report(attempt, Outcome("lost"))
             return connection
-        self._report(attempt, self._run(kind, attempt, connection))
+        self._report(attempt, self._run(kind, attempt, connection, isolated))
         return connection
 
-    def _run(self, kind: Kind[Any], attempt: Attempt, connection: Connection | None) -> Outcome:
+    def _run(
+        self,
+        kind: Kind[Any],
+        attempt: Attempt,
+        connection: HandlerConnection | None,
+        isolated: Isolated,
+    ) -> Outcome:
         try:
-            payload = kind.load(attempt.payload)
+            # An isolated handler's process loads it: a model's validators are its code as well.
+            payload = None if kind.isolated else kind.load(attempt.payload)
         except PayloadError as error:
-            return Outcome("failed", str(error))
+            return Outcome("failed", self._secrets.redact(str(error)))
         except BaseException as error:  # noqa: BLE001 - a validator may raise even SystemExit
-            return Outcome("failed", describe(error))
+            return Outcome("failed", describe(error, self._secrets.redact))
+        attempt.give_secrets(partial(self._secrets.resolve, kind.name, kind.secrets))
         self._observe("started", attempt.lease, "")
         try:
-            if kind.style == "async":
+            if kind.isolated:
+                isolated.run(kind, attempt, self._watchdog)
+            elif kind.style == "async":
                 self._run_async(kind, attempt, payload)
             elif connection is not None and kind.style == "transactional":
                 self._run_transactional(kind, attempt, payload, connection)
             else:
-                _refuse_unfinished(kind, kind.handler(attempt, payload))
+                refuse_unfinished(kind, kind.handler(attempt, payload))
         except BaseException as error:  # noqa: BLE001 - whatever a handler raises ends its attempt
             outcome = self._ended_by(attempt, error)
         else:
@@ -196,51 +193,64 @@ class Slots:
             assert task is not None
             cancel = partial(self._loop.call_soon_threadsafe, task.cancel)
             with self._watchdog.interruptible(attempt, cancel):
-                _refuse_unfinished(kind, await kind.handler(attempt, payload))
+                refuse_unfinished(kind, await kind.handler(attempt, payload))
 
         asyncio.run_coroutine_threadsafe(body(), self._loop).result()
 
     def _run_transactional(
-        self, kind: Kind[Any], attempt: Attempt, payload: Any, connection: Connection
+        self, kind: Kind[Any], attempt: Attempt, payload: Any, connection: HandlerConnection
     ) -> None:
-        with self._watchdog.interruptible(attempt, lambda: shut(connection)):
-            self._refresh(connection)
-            transaction = connection.transaction()
-            transaction.__enter__()
+        with self._watchdog.interruptible(attempt, connection.shut):
             try:
                 begin_attempt(connection, attempt.lease, attempt.lease_length)
-                _refuse_unfinished(kind, kind.handler(attempt, payload, connection))
+                refuse_unfinished(kind, kind.handler(attempt, payload, connection))
                 _refuse_broken_transaction(kind, connection)
+                connection.reset_adapters()
             except BaseException as error:
-                transaction.__exit__(*sys.exc_info())
+                _roll_back(connection)
                 if isinstance(error, psycopg.Error):
                     # Perhaps this server is read-only by now: the next attempt asks for another.
                     connection.close()
                 raise
-            # One flight for both: between the completion and its COMMIT there is no moment in
-            # which this process could be stopped holding the row. If the lease is lost the
-            # completion raises in the server, which then skips the COMMIT; closing the session
-            # rolls the handler's writes back.
             try:
-                with connection.pipeline():
-                    complete_in_transaction(connection, attempt.lease)
-                    transaction.__exit__(None, None, None)
-            except psycopg.Error as error:
+                complete_and_commit(connection, attempt.lease)
+            except BaseException:
+                # If the lease is lost the completion raises in the server, which then skips the
+                # COMMIT; closing the session rolls the handler's writes back.
                 connection.close()
-                # The completion's error and then the COMMIT's "aborted" come out of the pipeline as
-                # either, depending on when they arrived.
-                cause = error.__context__
-                if isinstance(error, PipelineAborted) and isinstance(cause, psycopg.Error):
-                    raise cause from None
                 raise
 
-    def _refresh(self, connection: Connection) -> None:
-        """Give the next handler a session as if it were new: what an earlier one set, locked,
-        created or listened to is not its own. The session's start-up settings stay."""
-        connection.row_factory = tuple_row
-        connection.cursor_factory = Cursor
-        connection.execute("reset role")
-        connection.execute("discard all")
+    def _session(self, attempt: Attempt, connection: HandlerConnection | None) -> HandlerConnection:
+        """A session for the next transactional handler: the last one's as if it were new, or new.
+
+        One that ended while it was idle, or whose server has become read-only, is found out here:
+        the handler has not started yet, and its attempt shall not fail for it. Raises psycopg.Error
+        if no session can be had.
+        """
+        if connection is not None and not connection.closed:
+            try:
+                with self._watchdog.interruptible(attempt, connection.shut):
+                    self._refresh(connection)
+                # The server tells of a change with its next reply; a pooler what it once heard.
+                read_only = connection.info.parameter_status("default_transaction_read_only")
+                if self._pooled or read_only != "on":
+                    return connection
+            except psycopg.Error as error:
+                event(log, logging.INFO, "slot-session-ended", error=one_line(error))
+            connection.close()
+        return self._connect()
+
+    def _refresh(self, connection: HandlerConnection) -> None:
+        """What an earlier handler set, locked, created or listened to is not the next one's. The
+        session's start-up settings stay."""
+        connection.reset()
+        if self._pooled:
+            # Which session this is sent to is the pooler's choice, and others use it, too: nothing
+            # of it is ours to reset. It only has to be there.
+            connection.execute("select")
+        else:
+            connection.execute("reset role")
+            connection.execute("discard all")
 
     def _ended_by(self, attempt: Attempt, error: BaseException) -> Outcome:
         if isinstance(error, psycopg.Error) and error.sqlstate == LEASE_LOST:
@@ -251,29 +261,32 @@ class Slots:
             return Outcome("lost")
         if isinstance(error, Snooze):
             return Outcome("snoozed", delay=error.delay)
+        if isinstance(error, IsolatedHandlerError):
+            return Outcome("failed", str(error))
         if isinstance(error, CancelledError):
             return Outcome("failed", "interrupted: the worker shut down before the handler ended")
-        return Outcome("failed", describe(error))
+        return Outcome("failed", describe(error, self._secrets.redact))
 
 
-def _refuse_unfinished(kind: Kind[Any], returned: object) -> None:
-    """A coroutine, generator or future that a handler returns is work not done: no completion."""
-    if inspect.iscoroutine(returned) or inspect.isgenerator(returned):
-        returned.close()
-    elif not (
-        inspect.isawaitable(returned)
-        or inspect.isasyncgen(returned)
-        or isinstance(returned, Future)
-    ):
+def _roll_back(connection: HandlerConnection) -> None:
+    """Undo what a handler wrote. Where that cannot be said the session's end does it."""
+    if connection.busy:  # and would keep this thread waiting, for itself
+        connection.close()
         return
-    raise TypeError(
-        f"the handler of kind {kind.name!r} returned {type(returned).__name__}, for which nobody"
-        " waits: do the work in the function, or register an `async def`"
-    )
+    try:
+        connection.execute("rollback")
+    except psycopg.Error as error:
+        event(log, logging.INFO, "slot-session-unusable", error=one_line(error))
+        connection.close()
 
 
-def _refuse_broken_transaction(kind: Kind[Any], connection: Connection) -> None:
+def _refuse_broken_transaction(kind: Kind[Any], connection: HandlerConnection) -> None:
     """What the handler did to its transaction, said in its own words rather than the server's."""
+    if connection.busy:
+        raise RuntimeError(
+            f"the handler of kind {kind.name!r} left a COPY, a stream of rows or a pipeline open on"
+            " its connection: use each in a `with`, or read it to its end"
+        )
     status = connection.info.transaction_status
     if status == TransactionStatus.INERROR:
         raise RuntimeError(
@@ -281,29 +294,3 @@ def _refuse_broken_transaction(kind: Kind[Any], connection: Connection) -> None:
             " transaction cannot commit any more: put what may fail in a `with"
             " connection.transaction():` of its own"
         )
-
-
-def describe(error: BaseException) -> str:
-    """An exception as text for the task's last error: its message first, then what caused it, then
-    where in the handler it arose."""
-    lines = "".join(_said(error))[: LONGEST_ERROR // 2]
-    cause = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
-    for _ in range(MOST_CAUSES):
-        if cause is None:
-            break
-        said = "".join(_said(cause)).strip()
-        lines += f"caused by {said[: LONGEST_ERROR // 10]}\n"
-        cause = cause.__cause__ or (None if cause.__suppress_context__ else cause.__context__)
-    frames = traceback.extract_tb(error.__traceback__)
-    # The way to the handler is the same for all and tells nobody anything.
-    theirs = [frame for frame in frames if not frame.filename.startswith(_NOT_THEIRS)] or frames
-    shown = theirs if len(theirs) <= MOST_FRAMES else [theirs[0], *theirs[1 - MOST_FRAMES :]]
-    return lines + "\n" + "".join(traceback.format_list(shown))
-
-
-def _said(error: BaseException) -> list[str]:
-    """What an exception says of itself, even if it cannot be asked."""
-    try:
-        return traceback.format_exception_only(error)
-    except Exception:  # noqa: BLE001 - an exception's own methods may raise anything
-        return [f"{type(error).__name__}\n"]

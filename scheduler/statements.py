@@ -1,23 +1,40 @@
 """Loads the SQL statements: one file each in `sql/`, read once."""
 
+import re
 from collections.abc import Mapping
+from datetime import timedelta
 from functools import cache
 from pathlib import Path
 
 from psycopg import Connection, Cursor
 from psycopg.rows import TupleRow, tuple_row
 
+MICROSECOND = timedelta(microseconds=1)
 SQL = Path(__file__).parent / "sql"
+
+_COMMENT = re.compile(rb"(?<=\n)[ \t]*--.*\n")  # not one in the first line
 
 
 @cache
 def statement(name: str) -> bytes:
-    """The text of `sql/<name>.sql`, as bytes: psycopg takes those for a trusted statement."""
-    return (SQL / f"{name}.sql").read_bytes()
+    """The text of `sql/<name>.sql`, as bytes: psycopg takes those for a trusted statement.
+
+    Of its comment only the first line, so that whoever looks at the server's sessions sees what a
+    statement is for. The rest is for readers of the file: psycopg parses texts of more than 4,096
+    bytes anew at each call, and the server would be sent them each time.
+    """
+    return _COMMENT.sub(b"", (SQL / f"{name}.sql").read_bytes())
 
 
 def fetch(connection: Connection, name: str, values: Mapping[str, object]) -> list[TupleRow]:
     """Execute `sql/<name>.sql`; its rows are tuples, whatever row factory the caller's connection
-    has: an application's is often `dict_row`, which would unpack into column names."""
+    has: an application's is often `dict_row`, which would unpack into column names. In binary form,
+    since psycopg cannot read times as text under every `DateStyle` that a session may have."""
     with Cursor(connection, row_factory=tuple_row) as cursor:
-        return cursor.execute(statement(name), values).fetchall()
+        return cursor.execute(statement(name), values, binary=True).fetchall()
+
+
+def duration(length: timedelta) -> str:
+    """A length of time, for the database. A timedelta arrives there as days and a rest, and in the
+    session's time zone a day may have 23 hours: a lease would end before its holder does."""
+    return f"{length // MICROSECOND} microseconds"

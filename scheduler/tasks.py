@@ -9,6 +9,8 @@ from datetime import datetime
 from psycopg import Connection
 from psycopg.rows import class_row, scalar_row
 
+from scheduler import checks
+from scheduler.roles import needing
 from scheduler.statements import fetch, statement
 
 
@@ -18,6 +20,10 @@ class Task:
 
     id: int
     kind: str
+    queue: str
+    priority: int
+    source: str
+    unique_key: str | None
     payload: str
     status: str
     next_run_at: datetime
@@ -56,28 +62,38 @@ class Count:
 
 def get(connection: Connection, task: int) -> Task | None:
     """The task with this id, or None."""
-    with connection.cursor(row_factory=class_row(Task)) as cursor:
+    with connection.cursor(binary=True, row_factory=class_row(Task)) as cursor:
         return cursor.execute(statement("task"), {"task": task}).fetchone()
 
 
-def runs(connection: Connection, task: int) -> list[Run]:
-    """The finished attempts of a task, oldest first."""
-    with connection.cursor(row_factory=class_row(Run)) as cursor:
-        return cursor.execute(statement("task_runs"), {"task": task}).fetchall()
+def runs(
+    connection: Connection, task: int, *, after: int = 0, limit: int | None = None
+) -> list[Run]:
+    """The finished attempts of a task, oldest first: those with a token above `after`."""
+    values = {"task": task, "after": after, "limit": limit}
+    with connection.cursor(binary=True, row_factory=class_row(Run)) as cursor:
+        return cursor.execute(statement("task_runs"), values).fetchall()
 
 
-def cancel(connection: Connection, tasks: Sequence[int]) -> dict[int, str]:
+def cancel(
+    connection: Connection, tasks: Sequence[int], *, source: str | None = None
+) -> dict[int, str]:
     """Cancel tasks that are waiting or running; returns each one's id and what it was.
 
     A running handler is told at its worker's next renewal; whatever it still writes is refused.
-    Tasks that are over, or do not exist, are left out of the answer.
+    Tasks that are over, or do not exist, are left out of the answer. `source` is for whom the audit
+    says it was done: the login role, unless that serves many (see `enqueue_many`).
+
+    Raises AccessError if the login role may not, TypeError or ValueError for what cannot be an id.
     """
-    return dict(fetch(connection, "cancel", {"tasks": list(tasks)}))
+    values = {"tasks": checks.ids(tasks), "source": source}
+    with needing(connection, "scheduler_operator"):
+        return dict(fetch(connection, "cancel", values))
 
 
 def counts(connection: Connection) -> list[Count]:
     """Tasks by kind and status."""
-    with connection.cursor(row_factory=class_row(Count)) as cursor:
+    with connection.cursor(binary=True, row_factory=class_row(Count)) as cursor:
         return cursor.execute(statement("status")).fetchall()
 
 

@@ -8,20 +8,33 @@ that is over it: libpq then returns at once with an error, and the worker reconn
 
 from __future__ import annotations
 
-import socket
+import logging
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
+from queue import SimpleQueue
 from threading import Event, Lock, Thread
+from typing import ParamSpec
 
-import psycopg
-from psycopg import Connection
-
+from scheduler.events import event
 from scheduler.lease import Attempt, Lease
+from scheduler.wire import WorkerConnection
 
-# What a worker can be asked to tell, as (what, lease, detail): `claimed`, `started`, `finished`
-# (how), `renewed` (the new expiry, microseconds since 1970), `lease-lost` (how), `refused` (which
-# write) of its own attempts, and `reclaimed` (what became of the task) of others'.
+log = logging.getLogger("scheduler")
+
+Told = ParamSpec("Told")
+
+# What a worker can be asked to tell, as (what, lease, detail): `claimed` (the kind, the number of
+# the attempt, how many seconds after the due time), `started`, `finished` (how), `renewed` (the new
+# expiry, microseconds since 1970), `lease-lost` (how), `refused` (which write), `settled` (the
+# outcome that was written, `dead` for a failure that was the last) of its own attempts, and
+# `reclaimed` (the kind, what became of the task) of others'.
 Observe = Callable[[str, Lease, str], None]
+
+# And of each claim: how many tasks it took, in how many seconds.
+ObserveClaim = Callable[[int, float], None]
+
+# And of the kinds at their limit that had tasks due when a claim found nothing that it may have.
+ObserveLimited = Callable[[list[str]], None]
 
 
 class Watchdog(Thread):
@@ -35,8 +48,10 @@ class Watchdog(Thread):
         self._lock = Lock()
         self._held: dict[Lease, Attempt] = {}
         self._interrupts: dict[Lease, Callable[[], object]] = {}
-        self._calls: dict[Connection, float] = {}
+        self._calls: dict[WorkerConnection, float] = {}
         self._ended = Event()
+        # Leases that were lost, and how. The dispatcher logs them, which may wait for a reader.
+        self.losses: SimpleQueue[tuple[Attempt, str]] = SimpleQueue()
         self.error: Exception | None = None  # what ended the thread, should anything have done so
 
     def hold(self, attempts: list[Attempt]) -> None:
@@ -61,6 +76,7 @@ class Watchdog(Thread):
     def lose(self, attempt: Attempt, how: str) -> None:
         """Mark an attempt as lost, say so once, and let its handler be interrupted."""
         if attempt.lose():
+            self.losses.put((attempt, how))
             self._observe("lease-lost", attempt.lease, how)
 
     @contextmanager
@@ -82,7 +98,7 @@ class Watchdog(Thread):
             self._interrupts.clear()
 
     @contextmanager
-    def limited(self, connection: Connection, seconds: float) -> Iterator[None]:
+    def limited(self, connection: WorkerConnection, seconds: float) -> Iterator[None]:
         """While inside, the connection is shut down once `seconds` have passed."""
         with self._lock:
             self._calls[connection] = self._monotonic() + seconds
@@ -109,24 +125,24 @@ class Watchdog(Thread):
         for attempt in self.held():
             if not attempt.lost and attempt.believed_until <= now:
                 self.lose(attempt, "not renewed in time")
-        # Under the lock: outside it the call or handler could end, and what is shut here already be
-        # in use by the next one.
+        # Under the lock: outside it the call or handler could end, and the connection that is shut
+        # here already be in use by the next one.
         with self._lock:
             for lease, attempt in self._held.items():
                 if attempt.lost and lease in self._interrupts:
                     self._interrupts.pop(lease)()
             for connection in [c for c, limit in self._calls.items() if limit <= now]:
                 del self._calls[connection]
-                shut(connection)
+                connection.shut()
 
 
-def shut(connection: Connection) -> None:
-    """Shut a connection's socket from another thread, so that a call waiting on it fails now."""
-    # Both errors say that the connection is gone already, which is what was wanted.
-    with suppress(OSError, psycopg.OperationalError):
-        # The connection's own descriptor: a duplicate could not be had when all are in use.
-        borrowed = socket.socket(fileno=connection.fileno())
+def guarded(observe: Callable[Told, None]) -> Callable[Told, None]:
+    """An observer whose errors are logged: none may end a thread that keeps leases."""
+
+    def told(*args: Told.args, **named: Told.kwargs) -> None:
         try:
-            borrowed.shutdown(socket.SHUT_RDWR)
-        finally:
-            borrowed.detach()
+            observe(*args, **named)
+        except Exception:  # noqa: BLE001 - logged
+            event(log, logging.ERROR, "observer-failed", exc_info=True, told=args)
+
+    return told

@@ -1,4 +1,4 @@
--- Claim at most `limit` due tasks of the given kinds, in the given queues, for one owner.
+-- Claim at most `limit` due tasks of the given kinds for one owner.
 --
 -- Why two workers never get the same row: FOR UPDATE locks each row before it is changed, and SKIP
 -- LOCKED passes over rows that another claim is changing. A row whose claim committed between our
@@ -10,11 +10,16 @@
 -- may run it again for each outer row, and with SKIP LOCKED each run finds other rows.
 --
 -- Order: due time, less a credit for each level of priority. `head` reads the first due rows of each
--- queue and level off the index, without locking; `share` counts how many of the best `limit` are of
+-- kind and level off the index, without locking; `share` counts how many of the best `limit` are of
 -- each; `due` then locks that many of each, passing over what others hold. So an index serves every
--- level, rows that are not due cost nothing whatever their priority, and no row is locked that is
--- not taken. Under contention the shares may be a little off, never the limit; a level whose share
--- was taken by others meanwhile gets its turn at the next claim.
+-- kind and level, rows that are not due or not ours cost nothing, and no row is locked that is not
+-- taken. Under contention the shares may be a little off, never the limit; a level whose share was
+-- taken by others meanwhile gets its turn at the next claim.
+--
+-- A kind whose leases are limited is served only in a transaction that began with lock_limits.sql and
+-- got hold of its limit: then no other claim of the kind is under way, the leases counted here by a
+-- snapshot taken after the lock include all that earlier ones gave out, and `room` is what is left.
+-- Expired leases count until they are reclaimed: their holders may be running.
 --
 -- `attempts < max_attempts` repeats a constraint on purpose: a row that the UPDATE's constraints
 -- would refuse must not abort the claim of all the others. The attempt is counted here, so an
@@ -23,34 +28,50 @@
 --
 -- The lease starts at this statement's time, which is later than the moment before it was sent,
 -- from which the worker counts its own belief: the worker always gives up first.
-with head as materialized (
-    select level.queue, level.priority, first.next_run_at, first.id
-    from (
-        select queue, priority
-        from unnest(%(queues)s::text[]) as queue, generate_series(0, 3) as priority
-    ) as level
+with served as materialized (
+    select wanted.kind,
+        case
+            when limited.kind is null then %(limit)s
+            else greatest(0, limited.max_running - (
+                select count(*) from scheduler.tasks as held
+                where held.status = 'running' and held.kind = limited.kind))
+        end as room
+    from unnest(%(kinds)s::text[]) as wanted (kind)
+    left join scheduler.kind_limits as limited on limited.kind = wanted.kind
+    where limited.kind is null
+       or limited.kind = any(nullif(current_setting('scheduler.limits', true), '')::text[])
+),
+head as materialized (
+    select served.kind, served.room, level.priority, first.next_run_at, first.id
+    from served
+    cross join generate_series(0, 3) as level (priority)
     cross join lateral (
         select next_run_at, id
         from scheduler.tasks
         where status = 'pending'
-          and queue = level.queue
+          and kind = served.kind
           and priority = level.priority
           and next_run_at <= scheduler.now()
-          and kind = any(%(kinds)s::text[])
           and attempts < max_attempts
         order by next_run_at, id
-        limit %(limit)s
+        limit least(served.room, %(limit)s)
     ) as first
 ),
 share as materialized (
-    select queue, priority, count(*) as size
+    select kind, priority, count(*) as size
     from (
-        select queue, priority
-        from head
-        order by next_run_at - priority * scheduler.priority_credit(), id
+        select kind, priority
+        from (
+            select *, row_number() over (partition by kind order by rank, id) as place
+            from (
+                select *, next_run_at - priority * scheduler.priority_credit() as rank from head
+            ) as ranked
+        ) as placed
+        where place <= room
+        order by rank, id
         limit %(limit)s
     ) as best
-    group by queue, priority
+    group by kind, priority
 ),
 due as materialized (
     select taken.id
@@ -59,10 +80,9 @@ due as materialized (
         select id
         from scheduler.tasks
         where status = 'pending'
-          and queue = share.queue
+          and kind = share.kind
           and priority = share.priority
           and next_run_at <= scheduler.now()
-          and kind = any(%(kinds)s::text[])
           and attempts < max_attempts
         order by next_run_at, id
         limit share.size
@@ -80,4 +100,5 @@ set status = 'running',
 where task.id = any(array(select id from due)) -- an array: a join would scan the primary key
 returning
     task.id, task.lease_token, task.kind, task.payload::text, task.attempts, task.max_attempts,
-    task.next_run_at
+    task.next_run_at, task.schedule, task.occurrence,
+    extract(epoch from scheduler.now() - task.next_run_at)::double precision as late

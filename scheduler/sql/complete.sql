@@ -4,17 +4,38 @@
 -- gone and changes nothing. Rows are locked in id order and locked ones are skipped, so batches can
 -- neither deadlock nor wait; the caller takes a second look at what was not returned.
 --
--- A task of a capped source frees its place; the sources' rows are locked in the order of their
--- names, so here too batches cannot deadlock. For others this reads and writes nothing.
+-- A task of a capped source frees its place. Its source's row is locked first, as an enqueue does, and
+-- passed over if somebody has it: whoever enqueues in a long transaction holds it for as long, and must
+-- not hold up the completion of all else. Such a task is completed at a later call. Where no source has
+-- a cap this reads and writes nothing.
 --
 -- The log carries the token and owner of the writer, as it gave them, and not those of the row: were
 -- the fence ever broken, the log would show whose write it let through.
-with mine as materialized (
-    select task.id, held.token, held.owner, task.attempts, task.claimed_at
+with held as materialized (
+    select id, token, owner
     from unnest(%(tasks)s::bigint[], %(tokens)s::bigint[], %(owners)s::text[])
         as held (id, token, owner)
+),
+free as materialized (
+    select name
+    from scheduler.sources
+    where name in (
+        select task.source
+        from held
+        join scheduler.tasks as task
+          on task.id = held.id and task.lease_token = held.token and task.lease_owner = held.owner
+        where task.counted and exists (select from scheduler.sources))
+    order by name
+    for update skip locked
+),
+mine as materialized (
+    select task.id, held.token, held.owner, task.attempts, task.claimed_at
+    from held
     join scheduler.tasks as task
       on task.id = held.id and task.lease_token = held.token and task.lease_owner = held.owner
+    where not task.counted
+       or task.source = any(array(select name from free))
+       or not exists (select from scheduler.sources where name = task.source)
     order by task.id
     for update of task skip locked
 ),
@@ -26,18 +47,11 @@ done as (
     where task.id = mine.id
     returning task.id, task.source, task.counted
 ),
-shares as materialized (
-    select name
-    from scheduler.sources
-    where name in (select source from done where counted)
-    order by name
-    for update
-),
 uncounted as (
     update scheduler.sources as capped
     set outstanding = capped.outstanding - over.tasks
     from (select source, count(*) as tasks from done where counted group by source) as over
-    where capped.name = over.source and capped.name in (select name from shares)
+    where capped.name = over.source
 )
 insert into scheduler.run_log (
     task_id, lease_token, lease_owner, attempt, claimed_at, finished_at, outcome)

@@ -2,8 +2,8 @@
 --
 -- The handler's writes and this completion commit together or not at all: that is what makes an
 -- effect happen exactly once. The lease must therefore be refused by an error, not by a row count
--- that somebody could forget to read: the statement is sent together with the COMMIT, and the error
--- makes the server skip it.
+-- that somebody could forget to read: the statement and the COMMIT are one message, and the error
+-- makes the server skip the rest of it.
 --
 -- Nor may this be another transaction than the one whose first statement was begin_attempt.sql: a
 -- COMMIT of the handler's own would have made its writes happen without the completion.
@@ -38,7 +38,8 @@ logged as (
     returning task_id
 )
 select case
-    when current_setting('scheduler.attempt', true) is distinct from %(owner)s || ':' || %(token)s
+    when current_setting('scheduler.attempt', true)
+        is distinct from %(task)s || ':' || %(owner)s || ':' || %(token)s
         then scheduler.refuse_other_transaction(%(task)s)
     else coalesce(
         (select task_id from logged), scheduler.refuse_lost_lease(%(task)s, %(token)s))

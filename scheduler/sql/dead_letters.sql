@@ -2,7 +2,7 @@
 select id, kind, payload::text as payload, attempts, last_error, enqueued_at, finished_at
 from scheduler.tasks
 where status = 'dead'
-  and (%(kind)s::text is null or kind = %(kind)s)
+  and (%(kinds)s::text[] is null or kind = any(%(kinds)s))
   and (finished_at, id) > (%(after_time)s::timestamptz, %(after_id)s::bigint)
 order by finished_at, id
 limit %(limit)s

@@ -5,4 +5,4 @@
 -- when the caller's other writes do. What is checked and counted is said in 0002_access.sql.
 select scheduler.enqueue(
     %(kind)s, %(queue)s, %(priority)s::smallint, %(payloads)s::text[], %(run_at)s::timestamptz,
-    %(delay)s::interval, %(max_attempts)s, %(base)s, %(factor)s, %(cap)s, %(jitter)s)
+    %(delay)s::interval, %(max_attempts)s, %(base)s, %(factor)s, %(cap)s, %(jitter)s, %(source)s)

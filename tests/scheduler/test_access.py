@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import timedelta
 from threading import Thread
+from typing import Any
 
 import psycopg
 import pytest
@@ -26,9 +27,19 @@ from scheduler import (
     enqueue_unique,
     requeue,
 )
+from scheduler.access import (
+    LARGEST_CAP,
+    Restriction,
+    Source,
+    limit_source,
+    restrict_kind,
+    restrictions,
+    sources,
+)
 from scheduler.dispatch import claim, new_owner
 from scheduler.finish import complete, fail
-from tests.scheduler.working import over, running, worker
+from tests.scheduler.working import LEASE, over, running, worker
+from tests.waiting import wait_for
 
 REGISTRY = Registry()
 ANY = Registry()
@@ -171,6 +182,29 @@ def test_a_place_is_free_again_when_its_task_is_over(capped: Connection, dsn: st
     assert outstanding(capped) == 0
 
 
+def test_an_open_transaction_that_enqueued_holds_up_no_completion_but_its_sources(
+    db: Connection, dsn: str
+) -> None:
+    [other] = enqueue_many(db, work, [1])
+    db.execute("insert into scheduler.sources (name, max_outstanding) values (session_user, 5)")
+    [counted] = enqueue_many(db, work, [2])
+    leases = [a.lease for a in claim(db, new_owner("w"), {"work": LEASE}, 10, 0.0)]
+    with psycopg.connect(dsn) as open_:
+        enqueue(open_, work, 3)
+        assert complete(db, leases) == {other}
+    assert complete(db, leases) == {counted}
+    assert outstanding(db) == 1
+
+
+def test_a_counted_task_whose_sources_row_somebody_deleted_is_completed_all_the_same(
+    capped: Connection,
+) -> None:
+    task = enqueue(capped, work, 1)
+    capped.execute("delete from scheduler.sources")
+    [attempt] = claim(capped, new_owner("w"), {"work": LEASE}, 10, 0.0)
+    assert complete(capped, [attempt.lease]) == {task}
+
+
 def test_discarding_a_dead_letter_frees_its_place(capped: Connection) -> None:
     number = enqueue(capped, work, 1)
     [attempt] = claim(capped, new_owner("w"), {"work": timedelta(seconds=60)}, 1, 0.0)
@@ -193,6 +227,16 @@ def test_what_is_rolled_back_gives_its_place_back(capped: Connection, dsn: str) 
     assert outstanding(capped) == 0
 
 
+def test_a_cancelled_task_frees_a_place_of_its_own_source_only(db: Connection) -> None:
+    for source in ("postgres", "shop"):
+        limit_source(db, source, 5)
+    tasks = enqueue_many(db, work, range(3))
+    db.execute("update scheduler.tasks set source = 'shop' where id = %s", [tasks[0]])
+    db.execute("update scheduler.sources set outstanding = 3")
+    cancel(db, tasks)
+    assert sources(db) == [Source("postgres", 5, 1), Source("shop", 5, 2)]
+
+
 def test_a_kind_restricted_to_a_source_is_refused_to_others(db: Connection) -> None:
     db.execute("insert into scheduler.kind_sources values ('work', 'billing')")
     for attempt in (
@@ -204,6 +248,101 @@ def test_a_kind_restricted_to_a_source_is_refused_to_others(db: Connection) -> N
     enqueue(db, book, 1)
     db.execute("insert into scheduler.kind_sources values ('work', 'postgres')")
     enqueue(db, work, 1)
+
+
+def test_a_cap_can_be_set_lifted_and_set_again_and_the_count_stays_right(db: Connection) -> None:
+    limit_source(db, "postgres", 2)
+    early = enqueue_many(db, work, [1, 2])
+    with pytest.raises(CapReachedError):
+        enqueue(db, work, 3)
+    limit_source(db, "postgres", None)
+    enqueue_many(db, work, range(5))  # not counted, as before the first cap
+    assert outstanding(db) == 2
+    cancel(db, early[:1])
+    limit_source(db, "postgres", 2)
+    enqueue(db, work, 1)
+    with pytest.raises(CapReachedError):
+        enqueue(db, work, 1)
+    cancel(db, early)
+    assert outstanding(db) == 1
+    limit_source(db, "postgres", 0)  # below what stands: nothing new
+    with pytest.raises(CapReachedError):
+        enqueue(db, work, 1)
+    assert sources(db) == [Source("postgres", 0, 1)]
+
+
+def test_a_kind_is_restricted_to_other_sources_and_opened_again(db: Connection) -> None:
+    restrict_kind(db, "work", ["shop", "billing", "shop"])
+    restrict_kind(db, "book", ["shop"])
+    assert restrictions(db) == [
+        Restriction("book", ["shop"]),
+        Restriction("work", ["billing", "shop"]),
+    ]
+    with pytest.raises(AccessError):
+        enqueue(db, work, 1)
+    restrict_kind(db, "work", ["postgres"])
+    enqueue(db, work, 1)
+    restrict_kind(db, "book", [])
+    assert restrictions(db) == [Restriction("work", ["postgres"])]
+
+
+def test_caps_and_restrictions_are_audited_when_they_change_something(db: Connection) -> None:
+    for _ in range(2):
+        limit_source(db, "shop", 5)
+        restrict_kind(db, "work", ["b", "a"])
+    restrict_kind(db, "work", [])
+    limit_source(db, "shop", None)
+    assert db.execute(
+        "select action, source, role, kind, detail from scheduler.audit order by id"
+    ).fetchall() == [
+        ("cap", "shop", "postgres", None, "5"),
+        ("restrict", "postgres", "postgres", "work", "a, b"),
+        ("restrict", "postgres", "postgres", "work", "open to all"),
+        ("cap", "shop", "postgres", None, "none"),
+    ]
+
+
+def test_two_restrictions_at_once_do_not_add_up(db: Connection, dsn: str) -> None:
+    def second() -> None:
+        with psycopg.connect(dsn, autocommit=True, application_name="second") as connection:
+            restrict_kind(connection, "work", ["b"])
+
+    thread = Thread(target=second)
+    with psycopg.connect(dsn) as first:
+        restrict_kind(first, "work", ["a"])
+        thread.start()
+        wait_for(
+            lambda: (
+                not thread.is_alive()
+                or db.execute(
+                    "select true from pg_stat_activity where application_name = 'second'"
+                    " and wait_event_type = 'Lock'"
+                ).fetchone()
+            ),
+            "the second to wait for the first",
+        )
+    thread.join()
+    assert restrictions(db) == [Restriction("work", ["b"])]
+
+
+@pytest.mark.parametrize("name", ["", "x" * 201, "a\0b", "\ud800", None, 7], ids=repr)
+def test_a_name_that_cannot_be_meant_is_refused_before_the_database_is_asked(
+    db: Connection, name: Any
+) -> None:
+    with pytest.raises(ValueError, match="a source has a name of 1 to"):
+        limit_source(db, name, 1)
+    with pytest.raises(ValueError, match="a kind has a name of 1 to"):
+        restrict_kind(db, name, ["shop"])
+    with pytest.raises(ValueError, match="a source has a name of 1 to"):
+        restrict_kind(db, "work", [name])
+
+
+@pytest.mark.parametrize("cap", [-1, LARGEST_CAP + 1, 1.5, True, "7"])
+def test_a_cap_that_cannot_be_meant_is_refused(db: Connection, cap: Any) -> None:
+    with pytest.raises(ValueError, match="a cap must be a number from 0"):
+        limit_source(db, "shop", cap)
+    with pytest.raises(ValueError, match="are a list of names"):
+        restrict_kind(db, "work", "shop")
 
 
 def test_a_role_without_grants_can_neither_enqueue_nor_look_nor_touch(guest: str) -> None:
@@ -219,8 +358,19 @@ def test_a_role_without_grants_can_neither_enqueue_nor_look_nor_touch(guest: str
         ):
             with pytest.raises(psycopg.errors.InsufficientPrivilege):
                 connection.execute(statement.encode())
-        with pytest.raises(psycopg.errors.InsufficientPrivilege):
-            enqueue(connection, work, 1)
+        refused: list[tuple[Callable[[], object], str]] = [
+            (lambda: enqueue(connection, work, 1), "scheduler_enqueue"),
+            (lambda: enqueue_unique(connection, work, 1, Unique("key")), "scheduler_enqueue"),
+            (lambda: cancel(connection, [1]), "scheduler_operator"),
+            (lambda: requeue(connection, [1]), "scheduler_operator"),
+            (lambda: limit_source(connection, "shop", 1), "scheduler_operator"),
+            (lambda: restrict_kind(connection, "work", []), "scheduler_operator"),
+        ]
+        for attempt, group in refused:
+            with pytest.raises(AccessError, match=f"denied .* grant {group} to the role guest"):
+                attempt()
+        with pytest.raises(AccessError, match="grant scheduler_worker to the role guest"):
+            worker(REGISTRY, guest).run()
 
 
 def test_a_role_that_may_only_enqueue_can_do_so_and_nothing_else(
@@ -261,7 +411,7 @@ def test_only_a_member_of_scheduler_http_may_state_another_source(
 def test_a_payload_with_what_looks_like_a_secret_is_refused_and_told_the_way_out(
     db: Connection, name: str
 ) -> None:
-    with pytest.raises(PayloadError, match=r"looks like a secret.*let the kind declare"):
+    with pytest.raises(PayloadError, match=r"looks like a secret.*declare it with `secrets=`"):
         enqueue(db, anything, {"deep": [{name: "x"}]})
     assert db.execute("select from scheduler.tasks").fetchall() == []
 
@@ -277,3 +427,26 @@ def test_a_payload_with_what_looks_like_a_secret_is_refused_and_told_the_way_out
 )
 def test_a_payload_that_only_speaks_of_secrets_is_stored(db: Connection, payload: object) -> None:
     assert enqueue(db, anything, payload) > 0
+
+
+@pytest.mark.parametrize(
+    "payload",
+    [
+        r'{"\u0070assword": 1}',
+        r'[{"a": {"API\u005fK\u0065y" : null}}]',
+        r'{"\"my\" password": 1}',
+        r'{"password\n": 1}',
+    ],
+)
+def test_a_field_that_looks_like_a_secret_is_found_however_its_name_is_written(
+    db: Connection, payload: str
+) -> None:
+    with pytest.raises(psycopg.DatabaseError, match="looks like a secret"):
+        db.execute("select scheduler.check_payload(%s)", [payload])
+
+
+@pytest.mark.parametrize(
+    "payload", [r'{"a": "\u0070assword"}', r'{"a": "\"password\": ", "b": ":"}']
+)
+def test_escaped_letters_and_quotes_in_a_text_are_no_field(db: Connection, payload: str) -> None:
+    db.execute("select scheduler.check_payload(%s)", [payload])

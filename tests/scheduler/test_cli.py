@@ -19,8 +19,10 @@ import pytest
 from psycopg import Connection, sql
 from psycopg.conninfo import make_conninfo
 
+from scheduler import Cron, Registry, declare_schedules
 from scheduler.cli import main
 from tests.clock import Clock
+from tests.scheduler.roles import drop_roles, login
 from tests.waiting import wait_for
 
 APP = """
@@ -184,6 +186,10 @@ WITH_DATABASE = [
     ["dead-letter", "requeue", "1"],
     ["dead-letter", "discard", "--all"],
     ["dead-letter", "export"],
+    ["roles"],
+    ["access", "list"],
+    ["access", "limit", "shop", "1"],
+    ["access", "restrict", "greet", "--all"],
 ]
 
 
@@ -658,7 +664,7 @@ def started_worker(dsn: str, app: str, directory: Path) -> Iterator[Started]:
         )
     try:
         started = Started(process, messages)
-        wait_for(lambda: started.said("worker w1 started"), "the worker to start")
+        wait_for(lambda: started.said("worker-started worker=w1"), "the worker to start")
         yield started
     finally:
         process.kill()
@@ -679,7 +685,7 @@ def test_a_worker_drains_on_a_signal(
         (tmp_path / "go on").touch()
         assert worker.process.wait(30) == 0
     assert statuses(db) == ["completed", "pending"]
-    assert "INFO scheduler: worker w1 stopped" in worker.messages.read_text()
+    assert "INFO scheduler: worker-stopped worker=w1" in worker.messages.read_text()
     assert "Traceback" not in worker.messages.read_text()
 
 
@@ -751,3 +757,182 @@ def test_errors_without_an_sqlstate_keep_their_whole_explanation(run: Run) -> No
     answer = run("status", "--database", "host=127.0.0.1,127.0.0.1 port=1,2 dbname=x")
     refused(answer, 1, "port 1 failed")
     assert "port 2 failed" in answer.err
+
+
+# roles, access, doctor
+
+
+def test_roles_creates_what_is_missing_and_can_print_it(on: Run, db: Connection, dsn: str) -> None:
+    drop_roles(db, dsn)
+    answer = on("roles")
+    assert (answer.code, answer.out.count("created scheduler_")) == (0, 5)
+    assert on("roles", "--json").document == {"created": []}
+    printed = on("roles", "--print")
+    assert printed.out.startswith("begin;\n")
+    assert "grant execute on function scheduler.enqueue to" in printed.out
+    refused(on("roles", "--print", "--json"), 2, "give one")
+
+
+def test_roles_by_a_role_that_may_not_is_told_the_way_out(
+    on: Run, db: Connection, dsn: str
+) -> None:
+    with login(db, dsn) as member:
+        refused(on("roles", "--database", member), 1, "`scheduler roles --print` prints")
+
+
+def test_each_command_of_a_role_that_may_not_names_the_role_to_grant(
+    on: Run, db: Connection, dsn: str, app: str
+) -> None:
+    on("roles")
+    for group, commands in {
+        "scheduler_enqueue": [["enqueue", "greet", '{"name": "x"}', "--app", app]],
+        "scheduler_worker": [["worker", app]],
+        "scheduler_reader": [["status"], ["history", "1"], ["access", "list"]],
+        "scheduler_operator": [
+            ["cancel", "1"],
+            ["dead-letter", "requeue", "1"],
+            ["access", "limit", "shop", "1"],
+            ["access", "restrict", "greet", "shop"],
+        ],
+    }.items():
+        others = {"scheduler_enqueue": ["scheduler_reader"]}.get(group, ["scheduler_enqueue"])
+        with login(db, dsn) as nobody, login(db, dsn, *others) as other:
+            for command in commands:
+                for member in (nobody, other):
+                    answer = on(*command, "--database", member)
+                    refused(answer, 1, f"grant {group} to the role login_")
+                    assert "permission denied for" in answer.err
+        if group != "scheduler_worker":
+            with login(db, dsn, group) as member:
+                assert on(*commands[0], "--database", member).err.count("permission denied") == 0
+
+
+def test_access_is_set_and_listed(on: Run, db: Connection, app: str) -> None:
+    assert on("access", "list").out == "no source has a cap\nevery kind is open to all\n"
+    assert on("access", "limit", "postgres", "1").out == (
+        "postgres may have at most 1 tasks outstanding\n"
+    )
+    assert on("access", "restrict", "greet", "shop", "shop").out == (
+        "greet may be enqueued by shop\n"
+    )
+    assert on("access", "list", "--json").document == {
+        "sources": [{"name": "postgres", "max_outstanding": 1, "outstanding": 0}],
+        "kinds": [{"kind": "greet", "sources": ["shop"]}],
+    }
+    enqueued = ("enqueue", "greet", '{"name": "x"}', "--app", app)
+    refused(on(*enqueued), 1, "postgres may not enqueue tasks of kind greet")
+    assert "every source" in on("access", "restrict", "greet", "--all").out
+    assert on(*enqueued).code == 0
+    refused(on(*enqueued), 1, "may have 1 tasks outstanding")
+    assert on("access", "limit", "postgres", "none", "--json").document["max_outstanding"] is None
+    assert on(*enqueued).code == 0
+
+
+@pytest.mark.parametrize(
+    ("command", "sentence"),
+    [
+        (["limit", "shop", "-1"], "No such option"),
+        (["limit", "shop", "1.5"], "'1.5' is no cap: give a number of tasks, or none"),
+        (["limit", "shop", "9" * 5000], "is no cap"),
+        (["limit", "shop", "9999999999"], "a cap must be a number from 0 to 2147483647"),
+        (["limit", "", "1"], "a source has a name of 1 to 200 characters"),
+        (["limit", "\udcff", "1"], "a source has a name of 1 to 200 characters"),
+        (["restrict", "greet"], "give either the sources of the kind or --all"),
+        (["restrict", "greet", "shop", "--all"], "give either the sources of the kind or --all"),
+        (["restrict", "k" * 101, "shop"], "a kind has a name of 1 to 100 characters"),
+        (["restrict", "greet", "x" * 201], "a source has a name of 1 to 200 characters"),
+    ],
+)
+def test_access_that_cannot_be_meant_is_wrong_usage(
+    on: Run, db: Connection, command: list[str], sentence: str
+) -> None:
+    answer = on("access", *command)
+    assert answer.code == 2
+    assert sentence in answer.err
+    assert db.execute("select from scheduler.audit").fetchall() == []
+
+
+def test_the_doctor_says_what_is_wrong_and_what_to_do(on: Run, db: Connection, app: str) -> None:
+    on("roles")
+    db.execute("grant select on scheduler.tasks to public")
+    answer = on("doctor", "--json", "--app", app)
+    checks = {it["check"]: it for it in answer.document["checks"]}
+    assert (answer.code, answer.document["healthy"], answer.err) == (1, False, "")
+    assert checks["grants"]["found"] == "too much: select on table tasks to public"
+    assert checks["unknown kinds"]["level"] == "ok"
+    answer = on("doctor")
+    assert "select on table tasks to public" in answer.out
+    assert "run `scheduler roles`" in answer.out
+    assert answer.err == "kinds and their leases were not looked at: give --app module:attribute\n"
+
+
+def test_the_doctor_finds_that_nobody_is_there(run: Run) -> None:
+    answer = run("doctor", "--database", NOWHERE)
+    assert answer.code == 1
+    assert "reachable" in answer.out
+
+
+# schedules
+
+
+def schedule(db: Connection, *names: str) -> None:
+    """Declare schedules of a kind that does nothing, for the whole hours of Tokyo."""
+    registry = Registry(application="shop")
+    made = registry.kind("greet", object)(lambda attempt, payload: None)
+    for name in names:
+        registry.schedule(name, made, None, Cron("0 * * * *", "Asia/Tokyo"))
+    declare_schedules(db, registry)
+
+
+def test_schedules_are_listed_with_what_keeps_them(on: Run, db: Connection, clock: Clock) -> None:
+    assert on("schedules", "list", "--json").document == {"schedules": []}
+    schedule(db, "nightly", "weekly")
+    on("schedules", "pause", "weekly")
+    first, second = on("schedules", "list", "--json").document["schedules"]
+    assert first == {
+        "name": "nightly",
+        "application": "shop",
+        "source": "postgres",
+        "kind": "greet",
+        "rule": "cron 0 * * * *",
+        "timezone": "Asia/Tokyo",
+        "missed": "once",
+        "on_dead": "stop",
+        "declared": True,
+        "paused": False,
+        "next_at": first["next_at"],
+        "last_occurrence": None,
+        "live_task": None,
+        "dead_task": None,
+        "state": "active",
+    }
+    assert (second["name"], second["state"]) == ("weekly", "paused")
+    lines = on("schedules", "list").out.splitlines()
+    assert [line.split()[0] for line in lines] == ["schedule", "nightly", "weekly"]
+    assert lines[1].split()[-3:] == ["2026-01-01", "12:00:00Z", "active"]
+
+
+def test_schedules_are_paused_and_resumed_by_name(on: Run, db: Connection) -> None:
+    schedule(db, "nightly", "weekly")
+    answer = on("schedules", "pause", "weekly", "nightly")
+    assert (answer.code, answer.out) == (0, "paused nightly\npaused weekly\n")
+    answer = on("schedules", "resume", "weekly", "monthly", "monthly", "--json")
+    assert answer.document == {"resumed": ["weekly"]}
+    assert answer.err == "error: there are no schedules of these names: monthly\n"
+    assert answer.code == 1
+    rows = db.execute("select name, paused from scheduler.schedules order by name").fetchall()
+    assert rows == [("nightly", True), ("weekly", False)]
+
+
+def test_a_schedule_is_run_now_and_the_run_under_way_named(on: Run, db: Connection) -> None:
+    schedule(db, "nightly")
+    first = on("schedules", "run", "nightly", "--json").document
+    assert first == {"task": 1, "created": True}
+    again = on("schedules", "run", "nightly")
+    assert again == (0, "1\n", "task 1 of this schedule waits or runs already\n")
+    refused(on("schedules", "run", "monthly"), 1, "there is no schedule monthly")
+    db.execute(
+        "update scheduler.tasks set status = 'dead', attempts = max_attempts, last_error = 'no',"
+        " finished_at = scheduler.now()"
+    )
+    refused(on("schedules", "run", "nightly"), 1, "is stopped by the dead letter 1: requeue or")

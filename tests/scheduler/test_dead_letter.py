@@ -7,7 +7,7 @@ from datetime import timedelta
 import pytest
 from psycopg import Connection
 
-from scheduler import dead_letters, discard, requeue
+from scheduler import RetryPolicy, dead_letters, discard, requeue
 from scheduler.finish import fail
 from tests.clock import Clock
 from tests.scheduler.working import RETRY, kind, outcomes, put, row, statuses, take, take_one, task
@@ -87,6 +87,15 @@ def test_a_discarded_task_keeps_payload_and_error_and_never_runs(
     assert take(db) == []
     assert list(dead_letters(db)) == []
     assert outcomes(db, number) == []
+
+
+def test_only_the_named_dead_letters_are_discarded(db: Connection) -> None:
+    put(db, 2, kind(retry=RetryPolicy(1)))
+    for attempt in take(db):
+        fail(db, [attempt.lease], ["no"])
+    [first, second] = [letter.id for letter in dead_letters(db)]
+    assert discard(db, [first]) == [first]
+    assert task(db, second).status == "dead"
 
 
 @pytest.mark.parametrize("act", [requeue, discard])

@@ -13,7 +13,7 @@ from scheduler.dead_letter import discard, requeue
 from scheduler.finish import (
     begin_attempt,
     complete,
-    complete_in_transaction,
+    complete_and_commit,
     fail,
     release,
     snooze,
@@ -34,6 +34,15 @@ from tests.scheduler.working import (
 )
 
 LOST = "LP001"
+
+# Each changes what it is told to, by name.
+ENDS: dict[str, Callable[[Connection, Lease], object]] = {
+    "complete": lambda db, lease: complete(db, [lease]),
+    "fail": lambda db, lease: fail(db, [lease], ["no"]),
+    "release": lambda db, lease: release(db, [lease]),
+    "snooze": lambda db, lease: snooze(db, [lease], [LEASE]),
+    "renew": lambda db, lease: renew(db, [lease], [2 * LEASE]),
+}
 
 
 def test_a_completion_ends_the_lease_and_is_logged(db: Connection, clock: Clock) -> None:
@@ -79,14 +88,26 @@ def test_a_snooze_gives_the_attempt_back_and_waits(db: Connection, clock: Clock)
     assert (found.last_error, outcomes(db, number)) == (None, ["snoozed"])
 
 
+@pytest.mark.parametrize("end", ENDS.values(), ids=ENDS)
+def test_of_one_claims_tasks_only_the_named_one_is_changed(
+    db: Connection, end: Callable[[Connection, Lease], object]
+) -> None:
+    """They have the same owner, and as first attempts the same token."""
+    put(db, 2)
+    first, second = take(db)
+    was = row(db, second.task)
+    assert end(db, first.lease)
+    assert row(db, second.task) == was
+    assert outcomes(db, second.task) == []
+
+
 def test_a_completion_in_a_transaction_commits_with_the_effect(db: Connection) -> None:
     (number,) = put(db)
     lease = take_one(db).lease
     db.execute("create table effects (task bigint)")
-    with db.transaction():
-        begin_attempt(db, lease, LEASE)
-        db.execute("insert into effects values (%s)", [number])
-        complete_in_transaction(db, lease)
+    begin_attempt(db, lease, LEASE)
+    db.execute("insert into effects values (%s)", [number])
+    complete_and_commit(db, lease)
     assert task(db, number).status == "completed"
     assert outcomes(db, number) == ["completed"]
     assert db.execute("select task from effects").fetchall() == [(number,)]
@@ -98,16 +119,27 @@ def test_a_completion_is_refused_outside_the_transaction_that_the_attempt_began(
     (number,) = put(db)
     lease = take_one(db).lease
 
-    def in_another() -> None:
-        with db.transaction():
-            begin_attempt(db, lease, LEASE)
-        with db.transaction():
-            complete_in_transaction(db, lease)
-
+    begin_attempt(db, lease, LEASE)
+    db.execute("commit")
+    db.execute("begin")
     with pytest.raises(psycopg.DatabaseError, match="ended its transaction by itself") as refused:
-        in_another()
+        complete_and_commit(db, lease)
+    db.execute("rollback")
     assert refused.value.sqlstate == "LP008"
     assert task(db, number).status == "running"
+
+
+def test_a_transaction_completes_the_attempt_that_began_it_and_no_other_of_its_claim(
+    db: Connection,
+) -> None:
+    put(db, 2)
+    first, second = take(db)
+    assert (first.lease.owner, first.lease.token) == (second.lease.owner, second.lease.token)
+    begin_attempt(db, first.lease, LEASE)
+    with pytest.raises(psycopg.DatabaseError, match="ended its transaction by itself"):
+        complete_and_commit(db, second.lease)
+    db.execute("rollback")
+    assert task(db, second.task).status == "running"
 
 
 # The zombie: an attempt whose lease is gone, in each way it can be, writes in each way it can.
@@ -212,17 +244,14 @@ def write_complete(db: Connection, lease: Lease) -> None:
     assert complete(db, [lease]) == set()
 
 
-def write_complete_in_transaction(db: Connection, lease: Lease) -> None:
+def write_complete_and_commit(db: Connection, lease: Lease) -> None:
     db.execute("create table if not exists effects (task bigint)")
 
-    def write() -> None:
-        with db.transaction():
-            begin_attempt(db, lease, LEASE)
-            db.execute("insert into effects values (1)")
-            complete_in_transaction(db, lease)
-
+    begin_attempt(db, lease, LEASE)
+    db.execute("insert into effects values (1)")
     with pytest.raises(psycopg.DatabaseError) as refused:
-        write()
+        complete_and_commit(db, lease)
+    db.execute("rollback")
     assert refused.value.sqlstate == LOST
     assert f"task {lease.task} is no longer held under token {lease.token}" in str(refused.value)
     assert db.execute("select from effects").fetchall() == []
@@ -246,7 +275,7 @@ def write_snooze(db: Connection, lease: Lease) -> None:
 
 WRITES = [
     write_complete,
-    write_complete_in_transaction,
+    write_complete_and_commit,
     write_fail,
     write_renew,
     write_release,
@@ -302,9 +331,8 @@ def test_a_completion_in_a_transaction_waits_for_a_renewal_of_its_own_worker(
     """Under READ COMMITTED it then succeeds, although the row has changed since its snapshot."""
     (number,) = put(db)
     lease = take_one(db).lease
-    with psycopg.connect(dsn) as handler:
+    with psycopg.connect(dsn, autocommit=True) as handler:
         begin_attempt(handler, lease, LEASE)
         assert renew(db, [lease], [LEASE])
-        complete_in_transaction(handler, lease)
-        handler.commit()
+        complete_and_commit(handler, lease)
     assert task(db, number).status == "completed"

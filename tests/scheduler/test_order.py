@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from datetime import timedelta
 from threading import Thread
 
@@ -30,9 +31,19 @@ def other(attempt: Attempt, payload: int) -> None:
     """Only enqueued, in a queue of its own."""
 
 
-def claimed(db: Connection, limit: int, queues: tuple[str, ...] = ("default",)) -> list[int]:
+def claimed(db: Connection, limit: int, kinds: Mapping[str, timedelta] = KINDS) -> list[int]:
     """The ids that one claim takes."""
-    return [a.task for a in claim(db, new_owner("w"), KINDS, limit, 0.0, queues)]
+    return [a.task for a in claim(db, new_owner("w"), kinds, limit, 0.0)]
+
+
+def entries_read(db: Connection) -> int:
+    """How many entries of the index of due tasks were read so far."""
+    db.execute("select pg_stat_force_next_flush()")
+    db.execute("select pg_stat_clear_snapshot()")
+    query = "select idx_tup_read from pg_stat_user_indexes where indexrelname = 'tasks_due'"
+    row = db.execute(query).fetchone()
+    assert row is not None
+    return int(row[0])
 
 
 def test_of_tasks_due_together_the_more_urgent_goes_first(db: Connection, clock: Clock) -> None:
@@ -70,18 +81,9 @@ def test_a_million_urgent_future_tasks_would_cost_a_claim_nothing(db: Connection
     enqueue_many(db, work, range(20_000), priority=Priority.URGENT, delay=timedelta(hours=1))
     due = enqueue_many(db, work, range(10), priority=Priority.LOW)
     db.execute("analyze scheduler.tasks")
-    hits = "select idx_tup_read from pg_stat_user_indexes where indexrelname = 'tasks_due'"
-
-    def read() -> int:
-        db.execute("select pg_stat_force_next_flush()")
-        db.execute("select pg_stat_clear_snapshot()")
-        row = db.execute(hits.encode()).fetchone()
-        assert row is not None
-        return int(row[0])
-
-    before = read()
+    before = entries_read(db)
     assert claimed(db, 10) == due
-    assert read() - before < 200  # index entries, of 20,010
+    assert entries_read(db) - before < 200  # index entries, of 20,010
 
 
 def test_under_contention_claims_share_the_rows_out_and_exceed_no_limit(
@@ -106,10 +108,19 @@ def test_under_contention_claims_share_the_rows_out_and_exceed_no_limit(
     assert sorted(task for got in takes for task in got) == ids
 
 
-def test_a_claim_serves_only_the_queues_it_names(db: Connection) -> None:
+def test_a_claim_serves_only_the_kinds_it_names(db: Connection) -> None:
     here, there = enqueue(db, work, 0), enqueue(db, other, 0)
-    assert claimed(db, 10, ("other",)) == [there]
-    assert claimed(db, 10, ("other", "default")) == [here]
+    assert claimed(db, 10, {"other": SECOND}) == [there]
+    assert claimed(db, 10, {"other": SECOND, "work": SECOND}) == [here]
+
+
+def test_tasks_of_kinds_that_a_claim_does_not_serve_cost_it_nothing(db: Connection) -> None:
+    enqueue_many(db, other, range(20_000))
+    due = enqueue_many(db, work, range(10))
+    db.execute("analyze scheduler.tasks")
+    before = entries_read(db)
+    assert claimed(db, 10, {"work": SECOND}) == due
+    assert entries_read(db) - before < 200  # index entries, of 20,010
 
 
 def test_a_worker_serves_the_queues_it_was_given_and_leaves_others(

@@ -37,8 +37,10 @@ TINY = RetryPolicy(base=MICROSECOND, cap=LONGEST_DELAY, factor=math.nextafter(1,
 
 @settings(
     max_examples=300,
-    deadline=None,
-    suppress_health_check=[HealthCheck.function_scoped_fixture],  # `db` is only read
+    suppress_health_check=[
+        HealthCheck.too_slow,
+        HealthCheck.function_scoped_fixture,  # `db` is only read
+    ],
 )
 @given(
     policy=policies,

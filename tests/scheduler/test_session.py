@@ -11,9 +11,10 @@ import pytest
 from psycopg import Connection
 from psycopg.conninfo import make_conninfo
 
+from scheduler import SessionError
 from scheduler.dispatch import claim
 from scheduler.lease import reclaim
-from scheduler.session import connect_worker
+from scheduler.session import check_session, connect_worker, replan
 from tests.scheduler.working import LEASE, SHORT, process, put
 from tests.waiting import wait_for
 
@@ -37,6 +38,24 @@ def test_a_workers_session_has_its_settings(dsn: str) -> None:
         assert connection.execute(
             "select application_name from pg_stat_activity where pid = pg_backend_pid()"
         ).fetchone() == ("scheduler name",)
+
+
+@pytest.mark.parametrize(("for_handlers", "mode"), [(False, "force_generic_plan"), (True, "auto")])
+def test_handlers_statements_are_planned_as_the_server_sees_fit(
+    dsn: str, for_handlers: bool, mode: str
+) -> None:
+    with connect_worker(dsn, "name", LEASE, for_handlers=for_handlers) as connection:
+        assert connection.execute("show plan_cache_mode").fetchone() == (mode,)
+
+
+@pytest.mark.parametrize("seconds", [0.5, 61, 86_400])
+def test_a_session_of_its_own_is_what_a_worker_relies_on(dsn: str, seconds: float) -> None:
+    lease = timedelta(seconds=seconds)
+    with connect_worker(dsn, "name", lease) as connection:
+        check_session(connection, lease, pooled=False)
+        connection.execute("set idle_in_transaction_session_timeout = 0")
+        with pytest.raises(SessionError, match="ignored the settings"):
+            check_session(connection, lease, pooled=False)
 
 
 def test_the_applications_own_options_are_kept(dsn: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -106,3 +125,25 @@ def test_a_worker_stopped_before_its_commit_gives_way_after_a_lease(
                 taken = wait_for(lambda: reclaim(db, 10), "the row to be reclaimed")
                 assert [each.lease for each in taken] == [attempt.lease]
         db.execute("delete from scheduler.tasks")
+
+
+def test_a_plan_made_for_an_empty_table_is_not_kept_for_a_full_one(
+    db: Connection, dsn: str
+) -> None:
+    db.execute("alter table scheduler.tasks set (autovacuum_enabled = off)")
+
+    def reads_all() -> bool:
+        plan = worker.execute("explain execute look(1)").fetchall()
+        return any("Seq Scan" in line for (line,) in plan)
+
+    with connect_worker(dsn, "name", LEASE) as worker:
+        worker.execute("vacuum analyze scheduler.tasks")
+        worker.execute(
+            "prepare look (bigint) as select * from unnest(array[$1]) as held (id)"
+            " join scheduler.tasks as task on task.id = held.id"
+        )
+        assert reads_all()
+        put(db, 20_000)
+        assert reads_all()
+        replan(worker)
+        assert not reads_all()

@@ -13,10 +13,12 @@ from psycopg import Connection
 from scheduler import (
     Attempt,
     Enqueued,
+    Kind,
     Registry,
     RetryPolicy,
     Unique,
     cancel,
+    discard,
     enqueue_unique,
     requeue,
 )
@@ -39,6 +41,11 @@ def work(attempt: Attempt, payload: int) -> None:
 @REGISTRY.kind("patient", int)
 def patient(attempt: Attempt, payload: int) -> None:
     """A kind that is retried."""
+
+
+@REGISTRY.kind("once", int, retry=RetryPolicy(max_attempts=1))
+def once(attempt: Attempt, payload: int) -> None:
+    """Another kind that is not."""
 
 
 @REGISTRY.kind("other", int)
@@ -107,6 +114,83 @@ def test_a_dead_task_whose_key_another_has_by_now_stays_dead(db: Connection) -> 
     assert cancel(db, [second.task])
     assert requeue(db, [first.task]) == [first.task]
     assert not enqueue_unique(db, work, 3, FINISHED).created
+
+
+def test_a_key_that_waits_to_start_keeps_a_dead_task_dead_and_no_other(db: Connection) -> None:
+    first = enqueue_unique(db, work, 1, FINISHED)
+    fail(db, [take(db).lease], ["no"])
+    other = enqueue_unique(db, work, 2, Unique("another"))
+    fail(db, [take(db).lease], ["no"])
+    enqueue_unique(db, once, 3, FINISHED)  # of another kind, and so another key
+    waiting = enqueue_unique(db, work, 3, Unique(FINISHED.key, until="started"))
+    assert requeue(db, [first.task, other.task]) == [other.task]
+    cancel(db, [waiting.task, other.task])
+    assert requeue(db, [first.task]) == [first.task]
+    fail(db, [take(db).lease], ["no"])
+    # Nor does one that has started, though it waits again.
+    again = enqueue_unique(db, work, 4, Unique(FINISHED.key, until="started"))
+    assert release(db, [take(db).lease]) == {again.task}
+    assert requeue(db, [first.task]) == [first.task]
+
+
+@pytest.mark.parametrize("commits", [True, False])
+def test_a_dead_task_waits_for_an_enqueue_of_its_key_and_the_others_do_not_fail(
+    db: Connection, dsn: str, commits: bool
+) -> None:
+    dead = []
+    for key in ("key", "another"):
+        dead.append(enqueue_unique(db, work, 1, Unique(key)).task)
+        fail(db, [take(db).lease], ["no"])
+    back: list[int] = []
+
+    def put_back() -> None:
+        with psycopg.connect(dsn, autocommit=True, application_name="requeue") as operator:
+            back.extend(requeue(operator, dead))
+
+    thread = Thread(target=put_back)
+    with psycopg.connect(dsn) as enqueuing:
+        enqueue_unique(enqueuing, work, 2, FINISHED)
+        thread.start()
+        waits = (
+            "select true from pg_stat_activity"
+            " where application_name = 'requeue' and wait_event_type = 'Lock'"
+        )
+        wait_for(
+            lambda: not thread.is_alive() or db.execute(waits.encode()).fetchone(),
+            "the requeue to wait",
+        )
+        if not commits:
+            enqueuing.rollback()
+    thread.join()
+    assert back == (dead[1:] if commits else dead)
+
+
+def test_of_dead_tasks_with_one_key_the_newest_is_put_back(db: Connection) -> None:
+    dead = []
+    for number in range(3):
+        dead.append(enqueue_unique(db, work, number, FINISHED).task)
+        fail(db, [take(db).lease], ["no"])
+    assert requeue(db, dead) == dead[-1:]
+    assert requeue(db, dead) == []
+
+
+def test_a_dead_task_waits_for_no_newer_one_but_a_dead_one_of_its_key_that_is_put_back(
+    db: Connection,
+) -> None:
+    def dead(kind: Kind[int], unique: Unique) -> int:
+        number = enqueue_unique(db, kind, 1, unique).task
+        name = kind.name
+        fail(db, [take(db, name).lease], ["no"])
+        return number
+
+    first = dead(work, FINISHED)
+    of_another_key, of_another_kind = dead(work, Unique("another")), dead(once, FINISHED)
+    of_another_end, not_named = dead(work, STARTED), dead(work, FINISHED)
+    discarded = dead(work, FINISHED)
+    discard(db, [discarded])
+    rest = [of_another_key, of_another_kind, of_another_end]
+    assert requeue(db, [first, *rest, discarded]) == [first, *rest]
+    assert task(db, not_named).status == "dead"
 
 
 @pytest.mark.parametrize("back", ["failed", "released", "reclaimed"])

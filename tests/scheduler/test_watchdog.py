@@ -8,10 +8,10 @@ from datetime import timedelta
 
 import psycopg
 import pytest
-from psycopg import Connection
 
 from scheduler.lease import Attempt, Lease
-from scheduler.watchdog import Watchdog, shut
+from scheduler.watchdog import Watchdog
+from scheduler.wire import WorkerConnection
 from tests.clock import START
 
 
@@ -39,21 +39,20 @@ def attempt(believed_until: float, task: int = 1) -> Attempt:
     return Attempt(lease, "work", "0", 1, 3, START, timedelta(seconds=1), believed_until)
 
 
-def test_a_call_over_its_limit_fails_and_does_not_wait(
-    watchdog: Watchdog, db: Connection, dsn: str
-) -> None:
+def test_a_call_over_its_limit_fails_and_does_not_wait(watchdog: Watchdog, dsn: str) -> None:
     with (
-        psycopg.connect(dsn, autocommit=True) as connection,
+        WorkerConnection.connect(dsn, autocommit=True) as connection,
         pytest.raises(psycopg.OperationalError),
         watchdog.limited(connection, 0.05),
     ):
         connection.execute("select pg_sleep(100)")
 
 
-def test_a_call_within_its_limit_is_left_alone(watchdog: Watchdog, db: Connection) -> None:
-    with watchdog.limited(db, 60):
-        db.execute("select pg_sleep(0.05)")
-    assert db.execute("select 1").fetchone() == (1,)
+def test_a_call_within_its_limit_is_left_alone(watchdog: Watchdog, dsn: str) -> None:
+    with WorkerConnection.connect(dsn, autocommit=True) as connection:
+        with watchdog.limited(connection, 60):
+            connection.execute("select pg_sleep(0.05)")
+        assert connection.execute("select 1").fetchone() == (1,)
 
 
 def test_an_attempt_is_lost_once_its_belief_is_over() -> None:
@@ -80,14 +79,3 @@ def test_a_handler_that_is_over_is_not_interrupted() -> None:
     watchdog.look(11.0)
     watchdog.interrupt_all()
     assert interrupted == []
-
-
-def test_shutting_a_connection_that_is_gone_is_no_error(dsn: str) -> None:
-    with psycopg.connect(dsn) as connection:
-        connection.execute("select 1")
-        shut(connection)
-        with pytest.raises(psycopg.OperationalError):
-            connection.execute("select 1")
-        shut(connection)
-    connection.close()
-    shut(connection)

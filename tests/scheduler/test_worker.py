@@ -6,18 +6,20 @@ import asyncio
 import functools
 import logging
 import os
+import re
 import signal
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, suppress
 from datetime import timedelta
 from threading import Event
-from typing import Any
+from typing import Any, cast
 
 import psycopg
 import pytest
 from psycopg import Connection
+from psycopg.adapt import Dumper
 from psycopg.rows import dict_row
 
 from chaos.cluster.ports import Reservation
@@ -35,13 +37,16 @@ from scheduler import (
     migrate,
 )
 from scheduler.dispatch import claim
+from scheduler.finish import complete_and_commit
 from scheduler.lease import Lease, reclaim
-from scheduler.slots import describe
+from scheduler.outcome import describe
+from scheduler.schedules import plan_due
 from scheduler.tasks import runs
 from tests.clock import Clock
 from tests.scheduler.working import (
     LEASE,
     MICROSECOND,
+    QUICK,
     SHORT,
     ignore,
     kind,
@@ -221,6 +226,103 @@ def test_a_transactional_handler_cannot_commit_by_itself(effects: Connection, ds
     assert effects.execute("select from effects").fetchall() == []
 
 
+def leave_a_stream(connection: Connection) -> None:
+    for (number,) in connection.cursor().stream("select generate_series(1, 100000)"):
+        if number == 3:
+            raise ValueError("left a stream")
+
+
+def leave_a_copy(connection: Connection) -> None:
+    copy = connection.cursor().copy("copy effects from stdin")
+    LEFT.append(copy)
+    copy.__enter__().write_row([1, 1])
+
+
+def leave_a_pipeline(connection: Connection) -> None:
+    pipeline = connection.pipeline()
+    LEFT.append(pipeline)
+    pipeline.__enter__()
+    connection.execute("insert into effects values (1, 1)")
+
+
+LEFT: list[object] = []  # what is referred to is not closed by going out of scope
+
+
+@pytest.mark.parametrize("leave", [leave_a_stream, leave_a_copy, leave_a_pipeline])
+def test_what_a_transactional_handler_leaves_unfinished_fails_its_attempt_and_no_other(
+    effects: Connection, dsn: str, leave: Callable[[Connection], None]
+) -> None:
+    registry = Registry()
+
+    @registry.transactional("work", bool, retry=RetryPolicy(max_attempts=1))
+    def work(attempt: Attempt, leaves: bool, connection: Connection) -> None:
+        if leaves:
+            leave(connection)
+        else:
+            effect(connection, attempt)
+
+    left, number = enqueue_many(effects, work, [True, False])
+    with running(worker(registry, dsn, slots=1)):
+        over(effects, left, "dead")
+        over(effects, number)
+    assert "left a" in (task(effects, left).last_error or "")
+    assert effects.execute("select task from effects").fetchall() == [(number,)]
+    LEFT.clear()
+
+
+class WritesNothing(Dumper):
+    """What an application may do wrong."""
+
+    def dump(self, obj: object) -> bytes:
+        raise ValueError("not written")
+
+
+@pytest.mark.parametrize("pooled", [True, False])
+def test_what_a_transactional_handler_does_to_its_connection_is_gone_for_the_next(
+    effects: Connection, dsn: str, pooled: bool
+) -> None:
+    registry = Registry()
+
+    @registry.transactional("work", bool, retry=RetryPolicy(max_attempts=1))
+    def work(attempt: Attempt, first: bool, connection: Connection) -> None:
+        if first:
+            connection.adapters.register_dumper(str, WritesNothing)
+            connection.row_factory = cast(Any, dict_row)
+        assert connection.execute("select 1").fetchone() in ((1,), {"?column?": 1})
+        connection.execute("insert into effects values (%s, %s)", [attempt.task, attempt.token])
+        if not first:
+            assert connection.execute("select %s", ["text"]).fetchone() == ("text",)
+
+    numbers = enqueue_many(effects, work, [True, False])
+    with running(worker(registry, dsn, slots=1, pooled=pooled)):
+        for number in numbers:
+            over(effects, number)
+
+
+def test_a_session_whose_completion_failed_is_not_used_again(
+    effects: Connection, dsn: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Through a pooler nothing would end its transaction but the next attempt's COMMIT."""
+    registry = Registry()
+
+    @registry.transactional("work", int, retry=RetryPolicy(max_attempts=1))
+    def work(attempt: Attempt, payload: int, connection: Connection) -> None:
+        effect(connection, attempt)
+
+    first, second = enqueue_many(effects, work, [1, 2])
+
+    def complete(connection: Connection, lease: Lease) -> None:
+        if lease.task == first:
+            raise ValueError("no")
+        complete_and_commit(connection, lease)
+
+    monkeypatch.setattr("scheduler.slots.complete_and_commit", complete)
+    with running(worker(registry, dsn, slots=1, pooled=True)):
+        over(effects, first, "dead")
+        over(effects, second)
+    assert effects.execute("select task from effects").fetchall() == [(second,)]
+
+
 def test_a_snooze_gives_the_attempt_back(db: Connection, dsn: str) -> None:
     registry = Registry()
 
@@ -355,7 +457,7 @@ def test_a_lease_left_behind_is_taken_over_and_its_owner_logged(
         clock.advance(LEASE + MICROSECOND)
         over(db, number)
     assert ran == [1, 2]
-    assert ("reclaimed", left.lease, "pending") in seen
+    assert ("reclaimed", left.lease, "work pending") in seen
     assert (
         f"reclaimed task={number} kind=work by=next previous_owner={left.owner} token=1 now=pending"
         in caplog.messages
@@ -624,7 +726,7 @@ def test_an_async_handler_is_interrupted_after_the_grace_and_fails(
     assert found.last_error.startswith("interrupted: the worker shut down")
     assert outcomes(db, number) == ["failed"]
     # While it cleans up the attempt is not over: nobody else may begin the next one yet.
-    assert seen == ["claimed", "started", "cleaned up", "finished"]
+    assert seen == ["claimed", "started", "cleaned up", "finished", "settled"]
 
 
 def test_a_plain_handler_that_does_not_end_is_left_to_its_lease(
@@ -644,7 +746,7 @@ def test_a_plain_handler_that_does_not_end_is_left_to_its_lease(
         with running(stopped):
             assert started.wait(30)
             stopped.stop()
-        assert f"worker hasty abandons task {number} to its lease" in caplog.messages
+        assert f"abandoned worker=hasty task={number}" in caplog.messages
         assert task(db, number).status == "running"
     finally:
         done.set()
@@ -721,7 +823,7 @@ def test_a_worker_comes_back_after_a_restart_of_the_server(own_server: Postgres)
             assert outcomes(db, before) == outcomes(db, after) == ["completed"]
 
 
-@pytest.mark.parametrize("after", ["nothing", "a broken session"])
+@pytest.mark.parametrize("after", ["nothing", "a broken session", "planning that fails"])
 def test_the_rows_of_a_claim_whose_reply_was_lost_are_released_and_not_counted(
     db: Connection, dsn: str, after: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -733,9 +835,9 @@ def test_the_rows_of_a_claim_whose_reply_was_lost_are_released_and_not_counted(
         kinds: Mapping[str, timedelta],
         limit: int,
         sent: float,
-        queues: Sequence[str],
+        limited: Sequence[str],
     ) -> list[Attempt]:
-        attempts = claim(connection, owner, kinds, limit, sent, queues)
+        attempts = claim(connection, owner, kinds, limit, sent, limited)
         if attempts and len(lost) < 4:
             lost.extend(attempt.task for attempt in attempts)
             if after == "a broken session":
@@ -743,8 +845,16 @@ def test_the_rows_of_a_claim_whose_reply_was_lost_are_released_and_not_counted(
             raise psycopg.OperationalError("the reply was lost")
         return attempts
 
+    def planning(connection: Connection, limit: int) -> float | None:
+        held = connection.execute("select from scheduler.tasks where status = 'running'").rowcount
+        if after == "planning that fails" and lost and held:
+            raise psycopg.OperationalError("no schedule can be planned while a claim is lost")
+        return plan_due(connection, limit)
+
     monkeypatch.setattr("scheduler.worker.claim", losing)
-    monkeypatch.setattr("scheduler.worker.PAUSE", 0.05)
+    monkeypatch.setattr("scheduler.upkeep.plan_due", planning)
+    # So long that planning is due again whenever a worker has paused.
+    monkeypatch.setattr("scheduler.worker.PAUSE", 3 * QUICK.total_seconds())
     registry, ran = Registry(), list[int]()
 
     @registry.kind("work", int, retry=RetryPolicy(max_attempts=1))
@@ -816,12 +926,14 @@ def test_a_failure_and_a_death_are_logged_with_task_attempt_and_error(
     said = [
         (record.levelname, record.getMessage())
         for record in caplog.records
-        if record.getMessage().startswith("failed")
+        if record.getMessage().startswith("ended")
     ]
-    error = "error=ValueError: no\N{REPLACEMENT CHARACTER}such thing"
+    said = [(level, re.sub(r"owner=\S+", "owner=X", text)) for level, text in said]
+    error = 'error="ValueError: no\N{REPLACEMENT CHARACTER}such thing"'
+    words = f"ended task={number} kind=work attempt={{0}}/2 token={{0}} owner=X outcome=failed"
     assert said == [
-        ("WARNING", f"failed task={number} kind=work attempt=1/2 token=1 now=pending {error}"),
-        ("ERROR", f"failed task={number} kind=work attempt=2/2 token=2 now=dead {error}"),
+        ("WARNING", f"{words.format(1)} now=pending {error}"),
+        ("ERROR", f"{words.format(2)} now=dead {error}"),
     ]
 
 
@@ -916,7 +1028,7 @@ def test_an_observer_that_fails_ends_nothing(
     with running(worker(registry, dsn, observe=fail)):
         over(db, number)
     assert outcomes(db, number) == ["completed"]
-    assert "the observer failed on 'renewed'" in caplog.text
+    assert "observer-failed told=\"('renewed'" in caplog.text
 
 
 @pytest.mark.parametrize("style", ["kind", "transactional"])

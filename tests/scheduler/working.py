@@ -24,6 +24,8 @@ MICROSECOND = timedelta(microseconds=1)
 RETRY = RetryPolicy(max_attempts=3, base=timedelta(seconds=10), factor=2.0, jitter=0.5)
 QUICK = timedelta(milliseconds=20)
 
+WORKERS = "application_name like 'scheduler %' and datname = current_database()"
+
 Row = dict[str, Any]
 
 
@@ -90,6 +92,19 @@ def over(db: Connection, number: int, status: str = "completed") -> None:
     wait_for(lambda: task(db, number).status == status, f"task {number} to be {status}")
 
 
+def listening(db: Connection, sessions: int = 1) -> None:
+    """Wait until so many worker sessions listen and nothing of theirs is running."""
+    both = f"select count(*) from pg_stat_activity where {WORKERS} and state = 'idle'"
+    heard = f"{both} and query = 'listen scheduler_wake'"
+
+    def ready() -> bool:
+        [(idle_ones,)] = db.execute(both.encode()).fetchall()
+        [(ears,)] = db.execute(heard.encode()).fetchall()
+        return bool(ears == sessions and idle_ones == 2 * sessions)
+
+    wait_for(ready, "an idle, listening worker")
+
+
 def worker(registry: Registry, dsn: str, **settings: Any) -> Worker:
     """A worker that looks often, so that no test waits for it."""
     return Worker(registry, dsn, **{"poll": QUICK, "reclaim_every": QUICK, "slots": 4, **settings})
@@ -135,3 +150,10 @@ def process(code: str, *arguments: str) -> Iterator[subprocess.Popen[str]]:
             yield child
         finally:
             child.kill()
+
+
+def nodes(plan: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """The nodes of a plan, as EXPLAIN gives it in JSON."""
+    yield plan
+    for part in plan.get("Plans", ()):
+        yield from nodes(part)

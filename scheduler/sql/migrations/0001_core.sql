@@ -57,6 +57,8 @@ create table scheduler.tasks (
     backoff_jitter   double precision not null,
     unique_key       text,
     unique_until     text,
+    schedule         text,
+    occurrence       timestamptz,
     source           text not null default session_user,
     counted          boolean not null default false,
     last_error       text,
@@ -71,6 +73,7 @@ create table scheduler.tasks (
     constraint key_has_a_scope check (
         (unique_key is null) = (unique_until is null)
         and (unique_until is null or unique_until in ('started', 'finished', 'period'))),
+    constraint occurrence_is_of_a_schedule check ((schedule is null) = (occurrence is null)),
     constraint running_iff_leased check (
         (status = 'running') = (lease_owner is not null)
         and (status = 'running') = (lease_expires_at is not null)
@@ -90,13 +93,23 @@ create table scheduler.tasks (
     constraint due_is_readable check (
         next_run_at >= timestamptz '1900-01-01 00:00:00+00'
         and next_run_at < timestamptz '9000-01-01 00:00:00+00'),
+    constraint occurrence_is_readable check (
+        occurrence >= timestamptz '1900-01-01 00:00:00+00'
+        and occurrence < timestamptz '9000-01-01 00:00:00+00'),
     constraint backoff_is_bounded check (
-        backoff_base >= 0.000001 and backoff_factor >= 1 and backoff_cap >= backoff_base
-        and backoff_cap <= 31536000 and backoff_jitter >= 0 and backoff_jitter <= 0.5)
+        backoff_base >= 0.000001 and backoff_factor >= 1 and backoff_factor < 'Infinity'
+        and backoff_cap >= backoff_base and backoff_cap <= 31536000 and backoff_jitter >= 0 and backoff_jitter <= 0.5)
+) with (
+    -- Each task leaves three or four dead rows behind, in this table and its indexes, and every claim
+    -- passes them. The defaults wait for a fifth of the table, which with a million finished tasks
+    -- in it is 200,000 dead rows among the few that are due.
+    autovacuum_vacuum_scale_factor = 0.01,
+    autovacuum_vacuum_threshold = 500,
+    autovacuum_analyze_scale_factor = 0.02
 );
 
 -- One index per question the hot path asks; a finished task is in neither.
-create index tasks_due on scheduler.tasks (queue, priority, next_run_at, id)
+create index tasks_due on scheduler.tasks (kind, priority, next_run_at, id)
     where status = 'pending';
 create index tasks_leased on scheduler.tasks (lease_expires_at) where status = 'running';
 -- At most one live task per kind and key. `started` means claimed for the first time: a task that
@@ -108,7 +121,20 @@ create unique index tasks_key on scheduler.tasks (kind, unique_key)
         unique_until = 'started' and status = 'pending' and lease_token = 0
         or unique_until = 'finished' and status in ('pending', 'running')
         or unique_until = 'period');
+-- Whatever else goes wrong, one occurrence of a schedule is one task.
+create unique index tasks_occurrence on scheduler.tasks (schedule, occurrence)
+    where schedule is not null;
 create index tasks_dead on scheduler.tasks (finished_at, id) where status = 'dead';
+
+-- At how many leases of a kind at once no more of its tasks are claimed. A kind that is not here has
+-- no limit. The row is also the lock under which such a kind is claimed. To lock a row asks for the
+-- right to update some column of it: `lockable` is that column, which nobody reads, so that a worker
+-- can lock a limit and not change it.
+create table scheduler.kind_limits (
+    kind        text primary key,
+    max_running integer not null check (max_running >= 1),
+    lockable    boolean not null default true
+);
 
 -- One row per finished attempt, written by the statement that ends the attempt, in its transaction:
 -- the log and the task cannot disagree, and a row's token says who wrote the task's change.
@@ -130,19 +156,34 @@ create table scheduler.run_log (
 -- Takes what no monthly partition covers, so that ending an attempt never fails for want of one.
 create table scheduler.run_log_rest partition of scheduler.run_log default;
 
+-- By time, for what happened lately. BRIN, since rows arrive in this order: it has an entry for every 32
+-- pages, not for every row, and adding a row writes nothing to it.
+create index run_log_finished on scheduler.run_log using brin (finished_at)
+    with (pages_per_range = 32, autosummarize = on);
+
 -- Create the monthly partitions from this month to `ahead` months on. Safe to call at any time and
 -- from many sessions: whoever does not get the lock leaves the work to whoever has it. A month
 -- whose rows already went to run_log_rest stays there: moving them would block the queue. A new
 -- partition locks the whole log: behind one long reader every completion would wait in line, so this
 -- gives up soon instead (lock_not_available), to be called again.
+--
+-- Only the log's owner can do this, so it runs with the owner's rights, for any worker. The date style
+-- is pinned too: under others a bound names its time zone by letters, which mean another zone when
+-- they are read back (IST).
 create function scheduler.add_run_log_partitions(ahead integer) returns integer
-    language plpgsql
+    language plpgsql security definer
+    set search_path = pg_catalog, pg_temp
+    set datestyle = 'ISO, YMD'
     set lock_timeout = '100ms' as $$
 declare
     month date;
     name  text;
     added integer := 0;
 begin
+    if ahead is null or ahead not between 0 and 120 then
+        raise exception 'partitions can be made for 0 to 120 months ahead, not %',
+            coalesce(ahead::text, 'null') using errcode = '22023';
+    end if;
     if not pg_try_advisory_xact_lock(hashtextextended('scheduler.run_log partitions', 0)) then
         return 0;
     end if;

@@ -1,0 +1,2 @@
+-- Forget a delivery that was made.
+select scheduler.delivered(%(delivery)s)

@@ -1,0 +1,2 @@
+-- Whose token this is, by its digest; no row for an unknown or revoked one.
+select name, source, scopes, kinds from scheduler.find_token(%(digest)s)
