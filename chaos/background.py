@@ -8,6 +8,15 @@ from threading import Event, Thread
 from types import TracebackType
 
 
+def next_beat(due: float, every: float, began: float) -> float:
+    """When the next turn is due, after one that was due at `due` and began at `began`.
+
+    Beats that were missed are skipped and the others stay where they are: clients that began
+    together still meet after some of them were held up, and meeting is what they are for.
+    """
+    return due + every * (1 + int((began - due) / every))
+
+
 class Background(Thread):
     """Calls `turn` every `every` seconds until it returns False or the context is left.
 
@@ -32,7 +41,7 @@ class Background(Thread):
                 self.lag = max(self.lag, began - due)
                 if not self._turn():
                     return
-                due = max(due + self._every, began)
+                due = next_beat(due, self._every, began)
         except Exception as error:  # noqa: BLE001 - kept, and raised by check() in the main thread
             self._error = error
 

@@ -1,57 +1,64 @@
-"""The command line `chaos`: list and run scenarios, judge a saved run again, explore."""
+"""The command line `chaos`. Other groups and commands have files of their own."""
 
 from __future__ import annotations
 
-import json
 import signal
 import sys
 import time
 import traceback
-from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from math import inf
 from pathlib import Path
 from typing import Annotated, NoReturn
 
-import psycopg
 import typer
 from rich.console import Console
 from rich.markup import escape
-from rich.progress import BarColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
-from rich.progress import Progress as Bar
 from rich.table import Table
 
-from chaos.cluster import ClusterError
+from chaos.bench.cli import app as bench
+from chaos.cluster.server import Kind
 from chaos.explore.cli import explore_command
-from chaos.forkserver import ForkServerError
-from chaos.history.events import History
-from chaos.history.store import HistoryError, load, save
-from chaos.history.witness import WitnessError
+from chaos.figures.cli import app as figures
+from chaos.figures.page import Out, keep
+from chaos.history.store import HistoryError, load
+from chaos.hunt.cli import hunt_command
 from chaos.invariants.judge import INVARIANTS, judge, overall, why
-from chaos.invariants.verdict import Outcome, Verdict
-from chaos.runner import Progress, run
+from chaos.invariants.verdict import Outcome
+from chaos.keep import BREAKS, Ran, as_text, counts, messages, run_and_keep
+from chaos.lowering.cli import lower_command
+from chaos.replay import HISTORY, ReplayError, failed, recorded
+from chaos.report import HTML, write, write_index
 from chaos.scenario import Scenario, ScenarioError, load_scenario
-from chaos.systems import UnknownSystemError, system
+from chaos.soak import Soaked, soak, told
+from chaos.summary import markdown
+from chaos.systems import NotOfferedError, UnknownSystemError
 
-HISTORY = "history.jsonl.gz"
 EXIT_CODES: dict[Outcome, int] = {"pass": 0, "fail": 1, "inconclusive": 3}
 USAGE, BROKEN = 2, 4
 WORST_FIRST = (BROKEN, EXIT_CODES["fail"], EXIT_CODES["inconclusive"], EXIT_CODES["pass"])
-# What a run that cannot be finished raises: a part, the database, its log, a file or the network.
-BREAKS = (ClusterError, ForkServerError, WitnessError, psycopg.Error, OSError)
 SCENARIOS = Path("scenarios")
 KILLED = str(-signal.SIGKILL)  # how a poison task ends its worker
 
-Ran = tuple[History, tuple[Verdict, ...], Path]
 COLOURS: dict[Outcome, str] = {"pass": "green", "fail": "red", "inconclusive": "yellow"}
+
+Where = Annotated[
+    Kind,
+    typer.Option(
+        "--cluster", help="Run PostgreSQL and Toxiproxy as processes, or in containers (Docker)."
+    ),
+]
+Short = Annotated[
+    bool, typer.Option("--short", help="The short form: as little as shows what it is about.")
+]
 
 app = typer.Typer(
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     help="Breaks a PostgreSQL-backed queue and judges what it did.",
     epilog="Exit codes: 0 pass, 1 fail, 2 usage, 3 inconclusive, 4 the harness itself broke,"
-    " 130 interrupted.",
+    " 5 a failure cannot be lowered, 130 interrupted.",
 )
-messages = Console(stderr=True)
 
 
 def main() -> None:
@@ -65,6 +72,10 @@ def main() -> None:
 
 
 app.command("explore")(explore_command)
+app.command("lower")(lower_command)
+app.command("hunt")(hunt_command)
+app.add_typer(bench, name="bench")
+app.add_typer(figures, name="figures")
 
 
 @app.command("run")
@@ -80,16 +91,22 @@ def run_command(
         int | None, typer.Option(min=0, help="Instead of the scenario's own seed.")
     ] = None,
     system_name: Annotated[
-        str, typer.Option("--system", help="leaseproof, or leaseproof:MUTANT.")
+        str, typer.Option("--system", help="leaseproof, leaseproof:BUG or MODULE:ATTRIBUTE.")
     ] = "leaseproof",
     scale: Annotated[
         float,
         typer.Option(min=0.01, max=1000, help="Run this share of its tasks, faults and time."),
     ] = 1.0,
+    short: Short = False,
     reports: Annotated[Path, typer.Option(help="Where the run's directory is made.")] = Path(
         "reports"
     ),
+    kind: Where = "process",
     as_json: Annotated[bool, typer.Option("--json", help="Print the verdicts as JSON.")] = False,
+    summary: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Append the verdicts to a file, as Markdown."),
+    ] = None,
 ) -> None:
     """Run a scenario, judge its history, and keep both in a directory of its own."""
     if (scenario_file is None) is not all_:
@@ -98,16 +115,18 @@ def run_command(
         _end("--json is for one scenario; with --all, each run's directory has its JSON", USAGE)
     files = [scenario_file] if scenario_file is not None else _files(scenarios)
     try:
-        loaded = [(file, load_scenario(file).scaled(scale)) for file in files]
-        system(system_name)
-    except (ScenarioError, UnknownSystemError) as error:
+        loaded = _loaded(files, scale, short, system_name)
+        if summary is not None:
+            summary.open("a").close()  # it may be hours until it is written
+    except (NotOfferedError, OSError, ScenarioError, UnknownSystemError) as error:
         _end(str(error), USAGE)
-    told = []
-    for file, scenario in loaded:
+    done = []
+    for scenario in loaded:
         chosen = scenario.seed if seed is None else seed
         began = time.monotonic()
         try:
-            ran = _run_and_keep(file, scenario, chosen, system_name, reports)
+            ran = run_and_keep(scenario, chosen, system_name, reports, kind=kind)
+            _report(ran)
         except BREAKS as error:
             if not all_:
                 _end(f"the harness could not do its work: {error}", BROKEN)
@@ -115,10 +134,13 @@ def run_command(
             ran = None
         except KeyboardInterrupt:
             _end("interrupted; the workers and servers are gone", 130)
-        if ran is not None and not all_:
-            _show(*ran, as_json)
-        told.append((scenario, time.monotonic() - began, ran))
-    _show_all(told)
+        done.append((scenario, time.monotonic() - began, ran))
+    if summary is not None:
+        with summary.open("a") as file:
+            file.write(markdown(done))
+    if not all_ and ran is not None:
+        _show(ran, as_json)
+    _show_all(done)
 
 
 @app.command("list")
@@ -150,7 +172,133 @@ def check(
         history = load(path)
     except (HistoryError, OSError) as error:
         _end(str(error), USAGE)
-    _show(history, judge(history), run_directory, as_json)
+    _show(Ran(history, judge(history), run_directory), as_json)
+
+
+@app.command()
+def replay(
+    run_directory: Annotated[Path, typer.Argument(metavar="RUN", help="A run's directory.")],
+    tries: Annotated[
+        int, typer.Option(min=1, max=100, help="How often to try for the recorded failure.")
+    ] = 3,
+    reports: Annotated[Path, typer.Option(help="Where the replays' directories are made.")] = Path(
+        "reports"
+    ),
+    kind: Where = "process",
+    as_json: Annotated[bool, typer.Option("--json", help="Print the verdicts as JSON.")] = False,
+) -> None:
+    """Run a recorded run again, with its faults at the same points, until it fails in the same way.
+
+    Ends with the verdict of the last try. A recorded run that failed nothing is run once.
+    """
+    try:
+        record = recorded(run_directory)
+        record.scenario.system(record.system)
+    except (NotOfferedError, ReplayError, UnknownSystemError) as error:
+        _end(str(error), USAGE)
+    wanted = ", ".join(sorted(record.failed))
+    messages.print(f"recorded: {f'failed {wanted}' if wanted else 'failed nothing'}")
+    for turn in range(1, tries + 1 if record.failed else 2):
+        try:
+            ran = run_and_keep(
+                record.scenario, record.seed, record.system, reports, record.plan, kind
+            )
+            _report(ran)
+        except BREAKS as error:
+            _end(f"the harness could not do its work: {error}", BROKEN)
+        except KeyboardInterrupt:
+            _end("interrupted; the workers and servers are gone", 130)
+        again = sorted(record.failed & failed(ran.verdicts))
+        if again:
+            messages.print(f"try {turn}: failed {', '.join(again)} again")
+            break
+        if record.failed:
+            messages.print(f"try {turn}: did not fail that way")
+    _show(ran, as_json)
+
+
+@app.command("report")
+def report_command(
+    run_directory: Annotated[
+        Path | None, typer.Argument(metavar="[RUN]", help="A run's directory.")
+    ] = None,
+    index: Annotated[
+        Path | None,
+        typer.Option(metavar="DIRECTORY", help="List the runs in it, in its index.html."),
+    ] = None,
+) -> None:
+    """Write a run's report again from its saved history, or an index of the runs in a directory."""
+    if (run_directory is None) is (index is None):
+        _end("name a run's directory, or give --index and the directory of all runs", USAGE)
+    out = _stdout()
+    try:
+        if index is not None:
+            colours: Mapping[str, str] = dict(COLOURS.items())
+            for run in reversed(write_index(index)):
+                out.print(
+                    f"[{colours.get(run.outcome, 'red')}]{escape(run.outcome):<12}[/]"
+                    f" {escape(run.name)}{': ' if run.why else ''}{escape(run.why)}"
+                )
+            out.print(f"index: {index / 'index.html'}")
+        elif run_directory is not None:
+            history = load(run_directory / HISTORY)
+            out.print(f"report: {write(history, judge(history), run_directory)}")
+    except (HistoryError, OSError) as error:
+        _end(str(error), USAGE)
+
+
+@app.command("soak")
+def soak_command(
+    scenario_files: Annotated[
+        list[Path] | None,
+        typer.Argument(metavar="[SCENARIO...]", help="By default every one of --scenarios."),
+    ] = None,
+    seconds: Annotated[
+        float | None, typer.Option(min=1, help="For how long; the last run is finished.")
+    ] = None,
+    runs: Annotated[int | None, typer.Option(min=1, help="How many runs.")] = None,
+    scenarios: Annotated[Path, typer.Option(help="A directory of scenarios.")] = SCENARIOS,
+    seed: Annotated[int, typer.Option(min=0, help="Of the first run; each next has one more.")] = 1,
+    system_name: Annotated[
+        str, typer.Option("--system", help="leaseproof, leaseproof:BUG or MODULE:ATTRIBUTE.")
+    ] = "leaseproof",
+    scale: Annotated[
+        float, typer.Option(min=0.01, max=1000, help="Run this share of each scenario.")
+    ] = 1.0,
+    short: Short = False,
+    reports: Annotated[
+        Path, typer.Option(help="Where the directories of runs that did not pass are kept.")
+    ] = Path("reports"),
+    out: Out = None,
+) -> None:
+    """Run scenarios in turn, with ever new seeds, for a time; then tell what it came to."""
+    if seconds is None and runs is None:
+        _end("say for how long: --seconds, --runs, or both", USAGE)
+    try:
+        loaded = _loaded(scenario_files or _files(scenarios), scale, short, system_name)
+    except (NotOfferedError, ScenarioError, UnknownSystemError) as error:
+        _end(str(error), USAGE)
+    try:
+        soaked = soak(loaded, seconds or inf, seed, system_name, reports, runs=runs, keep=_report)
+    except BREAKS as error:
+        _end(f"the harness could not do its work: {error}", BROKEN)
+    _show_soaked(soaked, out)
+
+
+def _loaded(files: Sequence[Path], scale: float, short: bool, system_name: str) -> list[Scenario]:
+    """The scenarios at this share of their length, or of that of their short form.
+
+    Raises NotOfferedError for one that asks for what the system has not.
+    """
+    loaded = [load_scenario(file) for file in files]
+    loaded = [(one.in_short() if short else one).scaled(scale) for one in loaded]
+    for one in loaded:
+        one.system(system_name)
+    return loaded
+
+
+def _report(ran: Ran) -> None:
+    write(ran.history, ran.verdicts, ran.directory)
 
 
 def _files(scenarios: Path) -> list[Path]:
@@ -160,47 +308,12 @@ def _files(scenarios: Path) -> list[Path]:
     return files
 
 
-def _run_and_keep(
-    file: Path, scenario: Scenario, seed: int, system_name: str, reports: Path
-) -> Ran:
-    """Run and judge a scenario; its directory has the scenario, the history and the verdicts."""
-    directory = _new_directory(reports, scenario, system_name)
-    (directory / "scenario.yaml").write_text(file.read_text())
-    history = _run_and_show(scenario, seed, system_name, directory)
-    save(history, directory / HISTORY)
-    verdicts = judge(history)
-    (directory / "verdicts.json").write_text(_json(history, verdicts, directory) + "\n")
-    return history, verdicts, directory
-
-
-def _run_and_show(scenario: Scenario, seed: int, system_name: str, directory: Path) -> History:
-    """Run with a live line of progress on a terminal, and one line a phase elsewhere."""
-    messages.print(f"{scenario.name}: {scenario.total} tasks, seed {seed}, system {system_name}")
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(),
-        TextColumn("{task.completed}/{task.total} tasks"),
-        TextColumn("{task.fields[news]}"),
-        TimeElapsedColumn(),
-        TextColumn("eta"),
-        TimeRemainingColumn(),
-    )
-    with Bar(*columns, console=messages, transient=True) as bar:
-        line = bar.add_task("start", total=scenario.total, news="")
-
-        def tell(progress: Progress) -> None:
-            injected = ", ".join(f"{count} {name}" for name, count in progress.injected.items())
-            news = f"{injected or 'no faults yet'}, {progress.reclaimed} reclaims"
-            bar.update(line, description=progress.phase, completed=progress.done, news=news)
-
-        return run(scenario, seed=seed, system_name=system_name, directory=directory, tell=tell)
-
-
-def _show(history: History, verdicts: tuple[Verdict, ...], directory: Path, as_json: bool) -> None:
+def _show(ran: Ran, as_json: bool) -> None:
     """Print the verdicts and end with the exit code they call for."""
+    history, verdicts, directory = ran
     outcome = overall(history, verdicts)
     if as_json:
-        sys.stdout.write(_json(history, verdicts, directory) + "\n")
+        sys.stdout.write(as_text(ran) + "\n")
         raise typer.Exit(EXIT_CODES[outcome])
     out = _stdout()
     table = Table(box=None, padding=(0, 1))
@@ -215,24 +328,28 @@ def _show(history: History, verdicts: tuple[Verdict, ...], directory: Path, as_j
             verdict.sentence,
         )
     out.print(table)
-    for name, injected, bit in _counts(history):
+    for name, injected, bit in counts(history):
         out.print(f"fault {name}: injected {injected} times, bit {bit} times")
     for fault in history.faults:
         if fault.action == "death" and fault.detail != KILLED:
             out.print(f"[yellow]worker {fault.target} ended: {fault.detail}; see its log[/]")
     out.print(f"run: {directory}")
+    if (directory / HTML).exists():
+        out.print(f"report: {directory / HTML}")
+    if outcome == "fail":
+        out.print(f"replay: chaos replay {directory}")
     reason = escape(why(history, verdicts))
     out.print(f"[bold {COLOURS[outcome]}]{outcome}[/]" + (f": {reason}" if reason else ""))
     raise typer.Exit(EXIT_CODES[outcome])
 
 
-def _show_all(told: Sequence[tuple[Scenario, float, Ran | None]]) -> NoReturn:
+def _show_all(done: Sequence[tuple[Scenario, float, Ran | None]]) -> NoReturn:
     """Print one line a scenario, and end with the exit code that the worst calls for."""
     table = Table(box=None, padding=(0, 1))
     for heading in ("scenario", "verdict", "seconds", "what bit (of how often)"):
         table.add_column(heading, justify="right" if heading == "seconds" else "left")
     codes = set()
-    for scenario, seconds, ran in told:
+    for scenario, seconds, ran in done:
         if ran is None:
             codes.add(BROKEN)
             table.add_row(scenario.name, "[red]broken[/]", f"{seconds:.1f}", "")
@@ -240,7 +357,7 @@ def _show_all(told: Sequence[tuple[Scenario, float, Ran | None]]) -> NoReturn:
         history, verdicts, directory = ran
         outcome = overall(history, verdicts)
         codes.add(EXIT_CODES[outcome])
-        bites = ", ".join(f"{name} {bit}/{injected}" for name, injected, bit in _counts(history))
+        bites = ", ".join(f"{name} {bit}/{injected}" for name, injected, bit in counts(history))
         if outcome != "pass":
             bites = f"{bites}\n{why(history, verdicts)}: {directory}"
         table.add_row(
@@ -250,48 +367,21 @@ def _show_all(told: Sequence[tuple[Scenario, float, Ran | None]]) -> NoReturn:
     raise typer.Exit(next(code for code in WORST_FIRST if code in codes))
 
 
-def _counts(history: History) -> list[tuple[str, int, int]]:
-    """Each fault's name, how often it was injected, and how often it bit."""
-    counts = Counter((fault.name, fault.action) for fault in history.faults)
-    names = sorted({fault.name for fault in history.faults if fault.action != "death"})
-    return [(name, counts[name, "inject"], counts[name, "bite"]) for name in names]
-
-
-def _json(history: History, verdicts: tuple[Verdict, ...], directory: Path) -> str:
-    return json.dumps(
-        {
-            "outcome": overall(history, verdicts),
-            "about": history.about,
-            "run": str(directory),
-            "verdicts": [
-                {
-                    "invariant": verdict.invariant,
-                    "named": verdict.invariant in history.named,
-                    "outcome": verdict.outcome,
-                    "judged": verdict.judged,
-                    "sentence": verdict.sentence,
-                    "failures": [failure.sentence for failure in verdict.failures],
-                    "evidence": verdict.evidence,
-                }
-                for verdict in verdicts
-            ],
-            "faults": [fault._asdict() for fault in history.faults],
-        },
-        indent=2,
-    )
-
-
-def _new_directory(reports: Path, scenario: Scenario, system_name: str) -> Path:
-    label = system_name.replace(":", "-")
-    stamp = time.strftime("%Y%m%d-%H%M%S", time.gmtime())
-    for suffix in ("", *(f"-{n}" for n in range(2, 100))):
-        directory = reports / f"{scenario.name}-{label}-{stamp}{suffix}"
+def _show_soaked(soaked: Soaked, file: Path | None) -> NoReturn:
+    """Print the sums, and end with the exit code that the worst run calls for."""
+    lines = told(soaked)
+    for line in lines:
+        _stdout().print(escape(line))
+    if file is not None:
         try:
-            directory.mkdir(parents=True)
-        except FileExistsError:
-            continue
-        return directory
-    raise OSError(f"{reports} has a hundred runs of this second already")
+            keep(file, "Runs in turn", [f"- {line}" for line in lines])
+        except OSError as error:
+            _end(f"cannot write {file}: {error}", USAGE)
+    if soaked.interrupted:
+        _end("interrupted; the workers and servers are gone", 130)
+    raise typer.Exit(
+        next((code for code in WORST_FIRST if code in map(EXIT_CODES.get, soaked.outcomes)), BROKEN)
+    )
 
 
 def _stdout() -> Console:

@@ -12,12 +12,15 @@ import sys
 import time
 import traceback
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from chaos.cluster.faketime import Clock
 from chaos.forkserver import ForkServer
-from chaos.systems import WorkerSettings, system
+from chaos.history.journal import Journal
+from chaos.starvation import note_starvation
+from chaos.systems import Timetable, WorkerSettings, system
 
 STOP_SECONDS = 15.0  # beyond its grace, what a worker gets to end by itself
 LOOK_EVERY = 0.01
@@ -46,6 +49,8 @@ class Seat:
 class Fleet:
     """The workers of one run. For one thread at a time.
 
+    The first processes of the first `old` seats lack the kinds in `lacks`, as in a rolling deploy.
+    `clocks` has each seat's wall clock, in a fleet that was started with clocks of their own.
     `died` is told, as (seat, exit code), of every death that the fleet did not cause itself, and,
     with None for the code, of a process that did not end when it was asked to.
     """
@@ -53,18 +58,43 @@ class Fleet:
     system_name: str
     settings: WorkerSettings
     directory: Path
+    old: int = 0
+    lacks: tuple[str, ...] = ()
     died: Callable[[Seat, int | None], None] = lambda seat, code: None
     seats: list[Seat] = field(default_factory=list)
-    _server: ForkServer | None = None
+    clocks: dict[int, Clock] = field(default_factory=dict)
+    _frozen: set[int] = field(default_factory=set)  # processes that are stopped and have no seat
+    _servers: list[ForkServer] = field(default_factory=list)  # one, or one a seat
 
-    def start(self, dsns: list[str]) -> None:
-        """Start one worker for each connection string."""
+    def start(self, dsns: list[str], own_clocks: bool = False) -> None:
+        """Start one worker for each connection string; with clocks of their own, if need be.
+
+        A clock is loaded when a process starts, so each needs a fork server of its own. Raises
+        ClusterError if clocks cannot be faked here.
+        """
         (self.directory / "journals").mkdir(parents=True, exist_ok=True)
         (self.directory / "workers").mkdir(exist_ok=True)
-        self._server = ForkServer.start()
         self.seats = [Seat(number, dsn) for number, dsn in enumerate(dsns, 1)]
+        if own_clocks:
+            (self.directory / "clocks").mkdir(exist_ok=True)
+            files = {
+                seat.number: self.directory / "clocks" / f"w{seat.number}" for seat in self.seats
+            }
+            self.clocks = {number: Clock(file) for number, file in files.items()}
+        clocks = (
+            [self.clocks[seat.number].environment for seat in self.seats] if own_clocks else [{}]
+        )
+        for environment in clocks:
+            self._servers.append(ForkServer.start(environment=environment))
+        for server in self._servers:
+            server.ready()
         for seat in self.seats:
             self._spawn(seat)
+
+    @property
+    def running(self) -> bool:
+        """Whether it was started and is not destroyed."""
+        return bool(self._servers)
 
     def tend(self) -> None:
         """Replace every process that ended: at once, or a while after its own start."""
@@ -106,6 +136,13 @@ class Fleet:
         self._signal(seat, signal.SIGCONT)
         seat.paused = False
 
+    def freeze(self, seat: Seat) -> None:
+        """Put a new process in the seat of one that is stopped and will never be continued."""
+        if seat.pid is None or not seat.paused:
+            raise ValueError(f"{seat.name} is not stopped")
+        self._frozen.add(seat.pid)
+        self._spawn(seat)
+
     def stop(self) -> None:
         """SIGTERM all and wait; kill those that do not end in time. `died` hears of any failure."""
         for seat in self.seats:
@@ -120,9 +157,8 @@ class Fleet:
 
     def destroy(self) -> None:
         """End whatever is left, at once."""
-        if self._server is not None:
-            self._server.close()
-            self._server = None
+        while self._servers:
+            self._servers.pop().close()
         for seat in self.seats:
             seat.pid = None
 
@@ -131,12 +167,15 @@ class Fleet:
         seat.paused = False
         seat.expected = None
         seat.spawned = time.monotonic()
-        seat.pid = self._running().spawn(
+        servers = self._running()
+        first_of_old = seat.number <= self.old and seat.incarnation == 1
+        settings = replace(self.settings, lacks=self.lacks) if first_of_old else self.settings
+        seat.pid = servers[seat.number - 1 if self.clocks else 0].spawn(
             {
                 "system_name": self.system_name,
                 "dsn": seat.dsn,
                 "name": seat.name,
-                "settings": asdict(self.settings),
+                "settings": asdict(settings),
                 "directory": str(self.directory),
             }
         )
@@ -148,11 +187,15 @@ class Fleet:
     def _collect(self) -> None:
         """Note which processes have ended, and tell of those that were not told to end so."""
         seats = {seat.pid: seat for seat in self.seats}
-        for pid, code in self._running().collect().items():
-            seat = seats[pid]
-            seat.pid = None
-            if code != seat.expected:
-                self.died(seat, code)
+        for server in self._running():
+            for pid, code in server.collect().items():
+                if pid in self._frozen:
+                    self._frozen.remove(pid)
+                    continue
+                seat = seats[pid]
+                seat.pid = None
+                if code != seat.expected:
+                    self.died(seat, code)
 
     def _wait_for(self, wanted: Sequence[Seat], seconds: float) -> None:
         """Wait for processes to end."""
@@ -161,10 +204,10 @@ class Fleet:
             self._collect()
             time.sleep(LOOK_EVERY)
 
-    def _running(self) -> ForkServer:
-        if self._server is None:
+    def _running(self) -> list[ForkServer]:
+        if not self._servers:
             raise RuntimeError("the fleet is not running")
-        return self._server
+        return self._servers
 
 
 def work(system_name: str, dsn: str, name: str, settings: dict[str, Any], directory: str) -> None:
@@ -177,10 +220,17 @@ def work(system_name: str, dsn: str, name: str, settings: dict[str, Any], direct
         os.dup2(log, sys.stdout.fileno())
         os.dup2(log, sys.stderr.fileno())
         journals = Path(directory) / "journals"
-        system(system_name).work(dsn, name, WorkerSettings(**settings), journals)
+        note_starvation(Journal(journals, name))
+        system(system_name).work(dsn, name, _settings(**settings), journals)
         code = 0
     except BaseException:  # noqa: BLE001 - a child must never run on into the server's code
         traceback.print_exc()
     finally:
         sys.stderr.flush()
         os._exit(code)
+
+
+def _settings(schedules: dict[str, list[Any]], **others: Any) -> WorkerSettings:
+    """The settings of a worker, which came as JSON."""
+    timetables = {name: Timetable(*fields) for name, fields in schedules.items()}
+    return WorkerSettings(schedules=timetables, **others)

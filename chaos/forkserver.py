@@ -4,7 +4,8 @@ Starting an interpreter and importing a system costs a second of CPU; forking co
 The server is a process of its own, single-threaded, in its own session (Ctrl-C at the terminal does
 not reach it). It is told what to do by one JSON line at a time and answers each with one:
 
-- `{"spawn": {...}}` forks a child that runs `chaos.fleet.work(**...)`; answers its pid;
+- `{"spawn": {...}}` forks a child that runs `work(**...)` of the server's module (which must not
+  return) and answers its pid;
 - `{"collect": true}` reaps the children that ended; answers `{pid: exit code}`, -N for signal N.
 
 A dead child is a zombie until it is collected, so a pid that the harness has not collected cannot
@@ -14,11 +15,13 @@ all children, stopped ones too, and exits.
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
 import signal
 import subprocess
 import sys
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -34,22 +37,30 @@ class ForkServer:
     process: subprocess.Popen[str]
 
     @classmethod
-    def start(cls) -> ForkServer:
-        """Start a server and wait until it is ready to fork."""
+    def start(
+        cls, module: str = "chaos.fleet", environment: Mapping[str, str] | None = None
+    ) -> ForkServer:
+        """Start a server that forks children which run `module`'s `work`, with this environment
+        besides ours. `ready` waits for it: several that start at once share the time that it takes.
+        """
         process = subprocess.Popen(
-            [sys.executable, "-m", "chaos.forkserver"],
+            [sys.executable, "-m", "chaos.forkserver", module],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
             bufsize=1,
             start_new_session=True,
+            # What we can import, workers can: pytest finds a project's code where no other would.
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), **(environment or {})},
         )
-        server = cls(process)
-        server._ask({"collect": True})
-        return server
+        return cls(process)
+
+    def ready(self) -> None:
+        """Wait until the server can fork."""
+        self._ask({"collect": True})
 
     def spawn(self, arguments: dict[str, object]) -> int:
-        """Fork a child that runs `chaos.fleet.work` with these arguments; returns its pid."""
+        """Fork a child that runs `work` with these arguments; returns its pid."""
         return int(self._ask({"spawn": arguments}))
 
     def collect(self) -> dict[int, int]:
@@ -76,9 +87,9 @@ class ForkServer:
         return json.loads(answer)
 
 
-def serve() -> None:
+def serve(module: str) -> None:
     """The server's life."""
-    from chaos import fleet  # imported here so that every child has it
+    work = importlib.import_module(module).work  # here, so that every child has it
 
     # Children must not inherit what the harness talks to us through: a child that outlived us
     # would keep the pipes open, and anything it printed would be taken for an answer.
@@ -99,7 +110,7 @@ def serve() -> None:
                 signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
                 requests.close()
                 answers.close()
-                fleet.work(**request["spawn"])
+                work(**request["spawn"])
             signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
             children.add(pid)
             answer: object = pid
@@ -123,4 +134,4 @@ def _reap(children: set[int]) -> dict[int, int]:
 
 
 if __name__ == "__main__":
-    serve()
+    serve(sys.argv[1])

@@ -9,51 +9,41 @@ from __future__ import annotations
 import platform
 import random
 import time
-from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from importlib.metadata import version
 from pathlib import Path
-from threading import Lock
+from typing import Any
 
 import psycopg
 from psycopg.conninfo import make_conninfo
 
 from chaos.background import Background
-from chaos.cluster.postgres import Postgres, postgres
-from chaos.cluster.toxiproxy import toxiproxy
+from chaos.cluster import process
+from chaos.cluster.server import Cluster, Server
+from chaos.cluster.standby import Standby
 from chaos.faults import Arena, Fault, Injection, Strike
-from chaos.faults.tasks import TaskFault, faults_of
+from chaos.faults.tasks import effects_of
 from chaos.fleet import Fleet, Seat
 from chaos.history import events
-from chaos.history.events import Commit, History, Phases, Row
-from chaos.history.journal import Journal, clock_offset, read_journals
-from chaos.history.witness import Witness
-from chaos.load import Load
+from chaos.history.events import History, Phases, Rules
+from chaos.history.journal import Journal, clock_offset, read_journal, read_journals
+from chaos.history.timelines import Timelines
+from chaos.load import Accepted, Load, dealt
 from chaos.patience import Patience, harness_dsn
+from chaos.plan import AGAIN, Plan, Planned, wanted
+from chaos.progress import Progress
 from chaos.scenario import Scenario
-from chaos.systems import System, system
+from chaos.starvation import WORTH_A_NOTE
+from chaos.systems import Order, System
+from chaos.workload import digest
 
 DATABASE = "chaos"
 TICK = 0.02  # seconds between the runner's looks at the world
 DRAIN_EVERY = 0.1  # seconds between drains of the log
 ENQUEUE_EVERY = 0.1  # seconds between batches of the load
-_DONE = (events.COMPLETED, events.DEAD)
-AGAIN = 2  # how many more times a fault that did not bite may be tried, for each one planned
 OVERTIME = 1.5  # faults that find no target may take this many times the load's length
-
-
-@dataclass(slots=True)
-class Progress:
-    """How far a run is, for people to look at while it goes on."""
-
-    total: int
-    phase: str = "load"
-    done: int = 0
-    reclaimed: int = 0
-    deaths: int = 0  # processes that ended by themselves: poison tasks
-    injected: Counter[str] = field(default_factory=Counter)
 
 
 @dataclass(slots=True)
@@ -74,35 +64,45 @@ def run(
     system_name: str,
     directory: Path,
     tell: Callable[[Progress], None] = lambda progress: None,
+    plan: Sequence[Planned] | None = None,
+    cluster: Cluster[Any] = process,
 ) -> History:
     """Run a scenario and return its history; `directory` gets the journals and worker logs.
 
-    `tell` is called many times a second. Raises ClusterError if a part cannot be started. All
-    processes and servers are gone on return, whatever happened.
+    `plan` says when to inject what, instead of the plan that the scenario makes of the seed.
+    `cluster` runs the database and, if need be, its standby and Toxiproxy.
+    `tell` is called many times a second. Raises NotOfferedError if the system has not what the
+    scenario asks for, ClusterError if a part cannot be started. All processes and servers are gone
+    on return, whatever happened.
     """
+    under_test = scenario.system(system_name)
     with ExitStack() as parts:
         durable = any(fault.needs_durability for fault in scenario.faults)
         # As many sessions as the fleet can open, each worker with one a slot and a few more; the
         # rest is for the harness. No more, so that a fault can exhaust them.
         workers = scenario.workers
-        sessions = workers.count * (workers.slots + 4) + 20
+        sessions = workers.count * (workers.slots + 4) + scenario.clients + 20
         settings = {"max_connections": str(sessions)}
-        server = parts.enter_context(postgres(durable=durable, settings=settings))
+        server: Server = parts.enter_context(cluster.postgres(durable=durable, settings=settings))
         server.create_database(DATABASE)
-        under_test = system(system_name)
         under_test.install(server.dsn(DATABASE))
-        stage = _Stage(scenario, seed, under_test, server, directory, tell)
+        for source, most in scenario.caps.items():
+            under_test.cap(server.dsn(DATABASE), source, most)
+        second: Standby | None = None
+        if scenario.standby is not None:
+            synchronous = scenario.standby == "synchronous"
+            second = parts.enter_context(cluster.standby(server, synchronous=synchronous))
+        stage = _Stage(scenario, seed, system_name, under_test, server, second, directory, tell)
+        planned = Plan(scenario.plan(seed) if plan is None else plan)
         parts.callback(stage.fleet.destroy)
-        load = stage.connect(parts)
+        stage.connect(parts, cluster)
         with Background("witness", DRAIN_EVERY, stage.keep_draining) as witness:
             stage.watch(witness)
-            with Background("load", ENQUEUE_EVERY, load.turn) as loading:
-                stage.watch(loading)
-                stage.load_under_faults(loading)
+            stage.load_under_faults(planned)
             stage.converge()
             stage.fleet.stop()
         stage.drain()
-        return stage.history(load)
+        return stage.history()
 
 
 class _Stage:
@@ -112,73 +112,86 @@ class _Stage:
         self,
         scenario: Scenario,
         seed: int,
+        system_name: str,
         under_test: System,
-        server: Postgres,
+        server: Server,
+        second: Standby | None,
         directory: Path,
         tell: Callable[[Progress], None],
     ) -> None:
         self._scenario = scenario
         self._seed = seed
+        self._system_name = system_name
         self._system = under_test
         self._server = server
-        self._dsn = harness_dsn(server.dsn(DATABASE), "runner")
+        # With a standby, of whichever of the two takes writes.
+        self._public_dsn = server.dsn(DATABASE) if second is None else second.pair_dsn(DATABASE)
+        self._dsn = harness_dsn(self._public_dsn, "runner")
         self._directory = directory
         self._tell = tell
         self._offset = clock_offset()
-        self._witness = Witness(server.dsn(DATABASE), under_test.watched())
-        self._draining = Lock()
-        self._commits: list[Commit] = []
-        self._rows: dict[int, Row | None] = {}  # every task as it was last seen
+        self._log = Timelines(server.dsn(DATABASE), under_test.watched())
         self._faults: list[events.Fault] = []
         self._injections: list[tuple[Fault, Injection]] = []
         self._active: list[_Active] = []
         self._threads: list[Background] = []
+        self._loads: list[Load] = []
         self._aiming, self._injecting = Patience(), Patience()
         self._healing, self._witnessing = Patience(), Patience()
         self._lag = 0.0
         self._began = self._healed = self._ended = 0
         self.progress = Progress(scenario.total)
-        self.fleet = Fleet(under_test.name, scenario.workers.settings(), directory, self._died)
+        old = scenario.workers.old
+        self.fleet = Fleet(
+            system_name,
+            scenario.settings(),
+            directory,
+            old.count if old is not None else 0,
+            old.lacks if old is not None else (),
+            self._died,
+        )
         self._arena = Arena(
             self.fleet,
             server,
+            under_test,
             DATABASE,
             next(watched.table for watched in under_test.watched() if watched.key is not None),
             self._leases,
             self._is_last,
             random.Random(f"{seed} targets"),
+            self._log,
+            second,
         )
 
     # Set-up.
 
-    def connect(self, parts: ExitStack) -> Load:
+    def connect(self, parts: ExitStack, cluster: Cluster[Any]) -> None:
         """Open the witness and start the fleet, behind proxies if a fault needs them."""
-        self._witness.open()
-        parts.callback(self._witness.close)
+        self._log.open()
+        parts.callback(self._log.close)
         parts.callback(self._heal_all)  # if the run ends early: the witness needs its server
-        dsn = self._server.dsn(DATABASE)
+        dsn = self._public_dsn
         seats = range(1, self._scenario.workers.count + 1)
         dsns = [dsn for _ in seats]
         if any(fault.needs_proxy for fault in self._scenario.faults):
-            toxi = parts.enter_context(toxiproxy())
+            toxi = parts.enter_context(cluster.toxiproxy())
             upstream = f"127.0.0.1:{self._server.port}"
             proxies = {seat: toxi.proxy(f"w{seat}", upstream) for seat in seats}
             self._arena.proxies.update(proxies)
             dsns = [make_conninfo(dsn, host=one.host, port=one.port) for one in proxies.values()]
-        self.fleet.start(dsns)
-        client = Journal(self._directory / "journals", "client")
-        parts.callback(client.close)
+        self.fleet.start(dsns, any(fault.needs_clocks for fault in self._scenario.faults))
+        self._journal = Journal(self._directory / "journals", events.RUNNER)
+        parts.callback(self._journal.close)
         self._began = self._now()
         for fault in self._scenario.faults:
             self._note_fault(fault, "plan", "", str(fault.count))
-        return Load(
-            self._system,
-            dsn,
-            self._scenario.orders(self._seed),
-            self._scenario.load_seconds,
-            client,
-            self._committed,
-        )
+        seconds = self._scenario.load_seconds
+        hands = dealt(self._scenario.orders(self._seed), self._scenario.clients)
+        accepted = Accepted()
+        for name, hand in hands.items():
+            journal = Journal(self._directory / "journals", name)
+            parts.callback(journal.close)
+            self._loads.append(Load(self._system, dsn, hand, seconds, journal, name, accepted))
 
     def watch(self, thread: Background) -> None:
         """Let the run end with this thread's error, should it have one."""
@@ -194,24 +207,8 @@ class _Stage:
 
     def drain(self) -> None:
         """Read all that was committed so far. Raises psycopg.OperationalError if it cannot."""
-        self._committed()
-
-    def _committed(self) -> Sequence[int]:
-        """Drain, and give the ids of all tasks that the log ever showed."""
-        with self._draining:
-            try:
-                commits = self._witness.drain()
-            except psycopg.OperationalError:
-                self._witness.reconnect()
-                commits = self._witness.drain()
-            self._commits += commits
-            for commit in commits:
-                for ended in commit.ended:
-                    self.progress.reclaimed += ended.outcome == "reclaimed"
-                for task, row in commit.changes:
-                    self._rows[task] = row
-                    self.progress.done += row is not None and row.state in _DONE
-            return list(self._rows)
+        self._log.drain()
+        self.progress.done, self.progress.reclaimed = self._log.done, self._log.reclaimed
 
     def _leases(self) -> Mapping[str, Sequence[int]]:
         with self._aiming:
@@ -219,32 +216,35 @@ class _Stage:
         return {}
 
     def _is_last(self, task: int) -> bool:
-        row = self._rows.get(task)
+        row = self._log.rows.get(task)
         return row is not None and row.attempts >= row.max_attempts
 
     # The phases.
 
-    def load_under_faults(self, load: Background) -> None:
+    def load_under_faults(self, plan: Plan) -> None:
         """Inject the plan's faults while the load goes on, and heal all of them."""
-        plan = self._scenario.plan(self._seed)
+        with ExitStack() as clients:
+            threads = [Background("load", ENQUEUE_EVERY, load.turn) for load in self._loads]
+            for thread in threads:
+                self.watch(clients.enter_context(thread))
+            self._inject_plan(threads, plan)
+
+    def _inject_plan(self, loads: Sequence[Background], plan: Plan) -> None:
         began = time.monotonic()
         longest = max((fault.lasts for fault in self._scenario.faults), default=0)
         latest = began + self._scenario.load_seconds * OVERTIME + AGAIN * longest
-        again: Counter[int] = Counter()
-        while load.is_alive() or ((plan or self._active) and time.monotonic() < latest):
+        while any(load.is_alive() for load in loads) or (
+            (plan or self._active) and time.monotonic() < latest
+        ):
             now = time.monotonic()
-            # Of each fault the first that is due: none waits for another that finds no target.
-            due = {index: (when, index) for when, index in reversed(plan) if began + when <= now}
-            for index, planned in due.items():
-                if self._inject(self._scenario.faults[index]):
-                    plan.remove(planned)
+            for planned in plan.due(now - began, self.progress.done):
+                if self._inject(planned.fault, wanted(planned, now - began)):
+                    plan.injected(planned)
+            now = time.monotonic()
             for active in [one for one in self._active if one.heal_at <= now]:
-                index = self._scenario.faults.index(active.fault)
-                if self._heal(active) and again[index] < AGAIN * active.fault.count:
-                    # It struck a worker in the moment in which that had nothing to lose: once more,
-                    # while there is time. The verdict still wants to see it bite.
-                    again[index] += 1
-                    plan.append((now - began, index))
+                if self._heal(active):
+                    index = self._scenario.faults.index(active.fault)
+                    plan.once_more(index, active.fault, now - began)
             self._tick()
         while self._active:
             self._heal_all()
@@ -254,13 +254,17 @@ class _Stage:
     def converge(self) -> None:
         """Wait until nothing is left to do, or for as long as the scenario allows."""
         self.progress.phase = "converge"
-        deadline = time.monotonic() + self._scenario.bounds.progress + self._longest_delay()
-        while time.monotonic() < deadline:
+        began, bound = time.monotonic(), self._scenario.bounds.progress + self._longest_delay()
+        # With the machine's lag on top, as the invariants allow it: what is left after less than
+        # that proves nothing.
+        while time.monotonic() < began + bound + self._lag:
+            self._ended = self._now()  # before the look: what comes later is not of this run
             with self._aiming:
                 if not self._system.unfinished(self._dsn):
                     break
             self._tick()
-        self._ended = self._now()
+        else:
+            self._ended = self._now()
         self.progress.phase = "judge"
         self._tell(self.progress)
 
@@ -275,12 +279,17 @@ class _Stage:
         self._tell(self.progress)
         before = time.monotonic()
         time.sleep(TICK)
-        self._lag = max(self._lag, time.monotonic() - before - TICK)
+        late = time.monotonic() - before - TICK
+        self._lag = max(self._lag, late)
+        if late * 1e6 >= WORTH_A_NOTE:
+            self._journal.note(events.STARVED, 0, 0, "", str(int(late * 1e6)))
 
     # Faults.
 
-    def _inject(self, fault: Fault) -> bool:
+    def _inject(self, index: int, tasks: frozenset[int]) -> bool:
         """Inject a fault; False if there is nothing that it could strike right now."""
+        fault = self._scenario.faults[index]
+        self._arena.wanted = tasks
         began = self._now()
         strike = None
         with self._injecting:
@@ -288,13 +297,11 @@ class _Stage:
         if strike is None:
             return False
         placed = self._now()
-        self._faults.append(events.Fault(began, fault.kind, "inject", strike.target, ""))
+        self._faults.append(events.Fault(began, fault.kind, "inject", strike.target, str(index)))
         self.progress.injected[fault.kind] += 1
         self._arena.busy.append(strike.place)
         heal_at = time.monotonic() + fault.lasts
         self._active.append(_Active(fault, strike, began, placed, heal_at))
-        if not fault.lasts:
-            self._heal(self._active[-1])
         return True
 
     def _heal_all(self) -> None:
@@ -304,7 +311,7 @@ class _Stage:
     def _heal(self, active: _Active) -> bool:
         """Heal a fault; it stays if the database does not let it be healed now.
 
-        True if it lasted and, as far as the log shows by now, had no effect.
+        True if it is plain already that it had no effect.
         """
         fault, strike = active.fault, active.strike
         ended = self._now()
@@ -316,16 +323,20 @@ class _Stage:
                 self._note_fault(fault, "heal", strike.target, "")
             injection = Injection(strike.target, active.began, active.placed, ended, seen)
             self._injections.append((fault, injection))
-            if fault.lasts:
-                self._committed()
-                return fault.bite(injection, self._so_far()) is None
+            self.drain()
+            return fault.missed(injection, self._so_far(strike.target))
         return False
 
-    def _so_far(self) -> History:
-        """The history as far as the log shows it, without what the workers say themselves."""
+    def _so_far(self, target: str) -> History:
+        """The history as far as the log shows it, and what the fault's target said itself."""
         phases = Phases(self._began, 0, 0, 0, 0, 0)
-        rules = self._system.rules(self._scenario.workers.settings())
-        return History({}, rules, phases, tuple(self._commits), faults=tuple(self._faults))
+        journals = self._directory / "journals"
+        # A fault that struck several is told with all their names.
+        notes = [
+            one for name in target.split() for one in read_journal(journals, name, self._offset)
+        ]
+        commits, faults = tuple(self._log.commits), tuple(self._faults)
+        return History({}, self._rules(), phases, commits, tuple(notes), faults)
 
     def _note_fault(self, fault: Fault, action: str, target: str, detail: str) -> None:
         self._faults.append(events.Fault(self._now(), fault.kind, action, target, detail))
@@ -337,23 +348,28 @@ class _Stage:
 
     # The telling.
 
-    def history(self, load: Load) -> History:
+    def _rules(self) -> Rules:
+        rules = self._system.rules(self._scenario.settings())
+        return replace(rules, caps=dict(self._scenario.caps))
+
+    def history(self) -> History:
         """Everything that happened, once the fleet is stopped and the log is drained."""
         bounds = self._scenario.bounds
-        payloads = {task: self._system.digest(order.job) for task, order in load.placed.items()}
+        placed = {task: order for load in self._loads for task, order in load.placed.items()}
+        payloads = {task: digest(order.job.payload()) for task, order in placed.items()}
         history = History(
             about={
                 "scenario": self._scenario.name,
                 "seed": self._seed,
                 "tasks": self._scenario.total,
-                "system": self._system.name,
+                "system": self._system_name,
                 "began": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(self._began / 1e6)),
                 "leaseproof": version("leaseproof"),
-                "postgresql": self._server.binaries.major,
+                "postgresql": self._server.major,
                 "psycopg": psycopg.__version__,
                 "python": platform.python_version(),
             },
-            rules=self._system.rules(self._scenario.workers.settings()),
+            rules=self._rules(),
             phases=Phases(
                 began=self._began,
                 healed=self._healed,
@@ -362,13 +378,14 @@ class _Stage:
                 progress_bound=int((bounds.progress + self._longest_delay()) * 1e6),
                 lag=int(self._lag * 1e6),
             ),
-            commits=tuple(self._commits),
+            commits=tuple(self._log.commits),
             notes=read_journals(self._directory / "journals", self._offset),
             finals=tuple(self._system.finals(self._dsn, payloads)),
-            unknown=load.unknown,
+            failovers=tuple(self._log.failovers),
+            unknown=sum(load.unknown for load in self._loads),
             named=self._scenario.invariants,
         )
-        faults = [*self._faults, *self._bites(history), *self._task_faults(history, load)]
+        faults = [*self._faults, *self._bites(history), *self._task_faults(history, placed)]
         faults.sort(key=lambda fault: fault.at)
         return replace(history, faults=tuple(faults))
 
@@ -378,18 +395,14 @@ class _Stage:
             if effect is not None:
                 yield events.Fault(self._now(), fault.kind, "bite", injection.target, effect)
 
-    def _task_faults(self, history: History, load: Load) -> Iterator[events.Fault]:
+    def _task_faults(self, history: History, placed: Mapping[int, Order]) -> Iterator[events.Fault]:
         """The faults that tasks are: injected by the load, all of a kind as one."""
-        tasks: defaultdict[TaskFault, set[int]] = defaultdict(set)
-        for task, order in load.placed.items():
-            for fault in faults_of(order.job, self._scenario.workers.lease):
-                tasks[fault].add(task)
-        for fault, ids in tasks.items():
+        jobs = {task: order.job for task, order in placed.items()}
+        for name, ids, effect in effects_of(jobs, history, self._scenario.workers.lease):
             target = f"{len(ids)} tasks"
-            yield events.Fault(self._began, fault.name, "inject", target, "")
-            effect = fault.bite(ids, history, self._scenario.workers.lease)
+            yield events.Fault(self._began, name, "inject", target, "")
             if effect is not None:
-                yield events.Fault(self._now(), fault.name, "bite", target, effect)
+                yield events.Fault(self._now(), name, "bite", target, effect)
 
     def _now(self) -> int:
         """The machine's wall clock in microseconds, as steady as its monotonic clock."""

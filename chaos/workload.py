@@ -6,6 +6,8 @@ from the attempt's number alone, so a run can be repeated and its outcome predic
 
 from __future__ import annotations
 
+import hashlib
+import json
 import math
 import os
 import re
@@ -53,8 +55,14 @@ class Job:
     text: str = ""
 
     def payload(self) -> dict[str, object]:
-        """The job as JSON data."""
+        """The job as JSON data; `Job(**data)` reads it."""
         return asdict(self)
+
+
+def digest(payload: object) -> str:
+    """A hash of a payload's canonical JSON: the same for equal payloads, whoever stored them."""
+    text = json.dumps(payload, sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 def perform(

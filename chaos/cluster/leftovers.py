@@ -18,7 +18,6 @@ import shutil
 import signal
 import stat
 import subprocess
-import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -26,10 +25,10 @@ from pathlib import Path
 import psutil
 from filelock import FileLock, Timeout
 
-from chaos.cluster import ClusterError
+from chaos.cluster import ClusterError, place
 from chaos.cluster.processes import gone, kill_tree, wait_for
 
-_SERVERS = frozenset({"postgres", "initdb", "toxiproxy-server"})
+_SERVERS = frozenset({"postgres", "initdb", "pg_basebackup", "pgbouncer", "toxiproxy-server"})
 _LOCK_SECONDS = 120.0
 _QUIT_SECONDS = 10.0
 # How far two readings of one process's start time may differ: the kernel rounds the boot time that
@@ -43,7 +42,7 @@ def root() -> Path:
     Raises ClusterError if the name is taken by something that is not this user's directory: the
     temporary directory is open to everybody.
     """
-    path = Path(tempfile.gettempdir()).resolve() / f"leaseproof-{os.geteuid()}"
+    path = place()
     path.mkdir(exist_ok=True)
     found = path.lstat()
     if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid():
@@ -84,14 +83,19 @@ def directory(kind: str) -> Iterator[Path]:
         # owner file that is being written for a broken one.
         with locked(here / "sweep.lock"):
             _sweep(here)
-            _owner_file(path).write_text(
-                json.dumps({"pid": os.getpid(), "started": _started(os.getpid())})
-            )
+            _owner_file(path).write_text(owner())
             path.mkdir()
             path.chmod(0o711)
         yield path
     finally:
         _remove(path)
+
+
+def sweep() -> None:
+    """Remove what dead owners left. Each start of a server does."""
+    here = root()
+    with locked(here / "sweep.lock"):
+        _sweep(here)
 
 
 def end(path: Path) -> None:
@@ -106,6 +110,25 @@ def end(path: Path) -> None:
         kill_tree(process)
     for pid_file in path.glob("*/postmaster.pid"):
         _free_shared_memory(pid_file)
+
+
+def owner() -> str:
+    """This process, as a text for `lives`."""
+    return json.dumps({"pid": os.getpid(), "started": _started(os.getpid())})
+
+
+def lives(owner: str) -> bool:
+    """Whether a process that described itself by `owner` is there still."""
+    try:
+        described: dict[str, float] = json.loads(owner)
+    except json.JSONDecodeError:
+        return False  # cut short: its writer died on the way
+    try:
+        pid = int(described["pid"])
+        same_start = abs(_started(pid) - described["started"]) < _SAME_START_SECONDS
+        return same_start and not gone(psutil.Process(pid))
+    except psutil.NoSuchProcess:
+        return False
 
 
 def _owner_file(path: Path) -> Path:
@@ -126,18 +149,11 @@ def _sweep(here: Path) -> None:
 
 
 def _owner_lives(owner_file: Path) -> bool:
+    # Owner files are written under the lock that we hold: none is being written now.
     try:
-        owner: dict[str, float] = json.loads(owner_file.read_text())
+        return lives(owner_file.read_text())
     except FileNotFoundError:
         return True  # its owner removed it just now, and the directory before it
-    except json.JSONDecodeError:
-        return False  # written under the lock that we hold: its writer died on the way
-    try:
-        pid = int(owner["pid"])
-        same_start = abs(_started(pid) - owner["started"]) < _SAME_START_SECONDS
-        return same_start and not gone(psutil.Process(pid))
-    except psutil.NoSuchProcess:
-        return False
 
 
 def _remove(path: Path) -> None:

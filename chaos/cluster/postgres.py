@@ -3,28 +3,25 @@
 import functools
 import importlib.util
 import os
-import pwd
 import re
 import shutil
 import signal
 import subprocess
 import zlib
 from collections import deque
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from types import MappingProxyType
-from typing import Literal, NamedTuple
+from typing import Literal, TypeVar
 
 import psutil
-import psycopg
-from psycopg import sql
-from psycopg.conninfo import make_conninfo
 
 from chaos.cluster import ClusterError, leftovers
 from chaos.cluster.ports import Reservation
-from chaos.cluster.processes import kill_tree, wait_for
+from chaos.cluster.processes import kill_tree, stop_tree, wait_for
+from chaos.cluster.server import NO_SETTINGS, Server, parameters
+from chaos.cluster.user import User, server_user
 
 __all__ = ["Binaries", "ClusterError", "Postgres", "available_majors", "find_binaries", "postgres"]
 
@@ -40,21 +37,6 @@ _LAYOUTS = (
     ("/usr/local/opt", "postgresql*/bin"),  # Homebrew on Intel
     ("/Applications/Postgres.app/Contents/Versions", "*/bin"),
 )
-_NO_SETTINGS: Mapping[str, str] = MappingProxyType({})
-_DEFAULTS = {
-    "listen_addresses": "127.0.0.1",
-    "unix_socket_directories": "",
-    "wal_level": "logical",
-    "max_connections": "300",
-    "max_replication_slots": "32",
-    "max_wal_senders": "32",
-    "shared_buffers": "64MB",
-    # In the data directory: goes away with it, and a container's small /dev/shm is no limit.
-    "dynamic_shared_memory_type": "mmap",
-    "autovacuum": "on",
-    "timezone": "UTC",
-    "log_timezone": "UTC",
-}
 _PROGRAMS = ("postgres", "initdb")
 _DURABILITY = ("fsync", "synchronous_commit", "full_page_writes")
 
@@ -97,10 +79,10 @@ def available_majors() -> list[int]:
     return sorted({binaries.major for binaries in _all_binaries()})
 
 
-class Postgres:
-    """One server, made by `postgres()`. It listens on 127.0.0.1 and lets everybody in (trust)."""
+class Postgres(Server):
+    """One server, made by `postgres()`: processes of this machine."""
 
-    def __init__(self, binaries: Binaries, directory: Path, port: int, user: "_User") -> None:
+    def __init__(self, binaries: Binaries, directory: Path, port: int, user: User) -> None:
         self.binaries = binaries
         self.directory = directory
         self.port = port
@@ -110,34 +92,27 @@ class Postgres:
         self._process: subprocess.Popen[bytes] | None = None
 
     @property
+    def major(self) -> int:
+        return self.binaries.major
+
+    @property
     def running(self) -> bool:
-        """Whether the server's main process lives."""
         return self._process is not None and self._process.poll() is None
 
-    def start(self) -> None:
-        """Start the server and wait until it lets clients in.
+    @property
+    def pid(self) -> int:
+        """The server's main process. Raises ClusterError if it is not running."""
+        return self._running_process().pid
 
-        Raises ClusterError, with the end of what the server logged, if it does not come up.
-        """
+    def start(self) -> None:
         if self.running:
             raise ClusterError(f"{self} is running already; stop it first.")
         log_start = self._log.stat().st_size if self._log.exists() else 0
         with self._log.open("ab") as log:
             # Directly, not through pg_ctl: the main process is then our child, so its pid cannot be
-            # given to another process before we have seen its end. A session of its own keeps
-            # Ctrl-C at the terminal from reaching it before us.
-            self._process = process = subprocess.Popen(
-                [self._program("postgres"), "-D", str(self._data), "-p", str(self.port)],
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=subprocess.STDOUT,
-                cwd=self.directory,
-                env=_environment(),
-                start_new_session=True,
-                user=self._user.uid,
-                group=self._user.gid,
-                extra_groups=self._user.groups,
-            )
+            # given to another process before we have seen its end.
+            command = [self._program("postgres"), "-D", str(self._data), "-p", str(self.port)]
+            self._process = process = self._user.start(command, self.directory, log)
         ready = wait_for(lambda: process.poll() is not None or self._is_ready(), _START_SECONDS)
         if ready and process.poll() is None:
             return
@@ -156,11 +131,6 @@ class Postgres:
         )
 
     def stop(self) -> None:
-        """Shut down cleanly (fast: clients are disconnected).
-
-        A replication client that is connected and does not read can hold this up. Raises
-        ClusterError if the server is not running or does not end.
-        """
         process = self._running_process()
         process.send_signal(signal.SIGINT)
         try:
@@ -172,49 +142,42 @@ class Postgres:
             ) from error
 
     def crash(self) -> None:
-        """SIGKILL every process of the server at once; return when all are gone.
-
-        What the server had handed to the operating system stays, like after a crash of the server
-        and unlike after one of the machine. Raises ClusterError if it is not running.
-        """
         process = self._running_process()
         kill_tree(psutil.Process(process.pid))
         process.wait()
 
-    def restart(self) -> None:
-        """Stop, then start, on the same port. Raises ClusterError like both."""
-        self.stop()
-        self.start()
+    def pause(self) -> None:
+        main = psutil.Process(self._running_process().pid)
+        stop_tree(main)
 
-    def dsn(self, database: str = "postgres") -> str:
-        """The libpq connection string of `database`, for the superuser."""
-        return make_conninfo(host="127.0.0.1", port=self.port, user="postgres", dbname=database)
+    def resume(self) -> None:
+        main = psutil.Process(self._running_process().pid)
+        for process in [*main.children(recursive=True), main]:
+            # One may have ended meanwhile: it was killed.
+            with suppress(psutil.NoSuchProcess):
+                process.resume()
 
-    def create_database(self, name: str, template: str | None = None) -> None:
-        """Create a database; as a copy if `template` is given, which must have no sessions.
-
-        Raises psycopg.Error.
-        """
-        statement = sql.SQL("CREATE DATABASE {}").format(sql.Identifier(name))
-        if template is not None:
-            statement += sql.SQL(" TEMPLATE {}").format(sql.Identifier(template))
-        self._execute(statement)
-
-    def drop_database(self, name: str) -> None:
-        """Drop a database with its sessions and idle logical slots. Raises psycopg.Error."""
-        self._execute(sql.SQL("DROP DATABASE {} WITH (FORCE)").format(sql.Identifier(name)))
+    @contextmanager
+    def in_private(self, database: str) -> Iterator[str]:
+        public, reservation = self.port, Reservation()
+        self.port = reservation.port
+        try:
+            self.start()
+            yield self.dsn(database)
+        finally:
+            if self.running:
+                self.crash()
+            self.port = public
+            reservation.close()
 
     def log_tail(self, lines: int = 20) -> str:
-        """The last lines of the server's log."""
         with self._log.open(errors="replace") as log:
             return _last_lines(log, lines)
 
     def log_size(self) -> int:
-        """How long the server's log is now, in bytes: a position for `log_since`."""
         return self._log.stat().st_size
 
     def log_since(self, position: int) -> str:
-        """What the server has logged after a position."""
         with self._log.open(errors="replace") as log:
             log.seek(position)
             return log.read()
@@ -244,55 +207,49 @@ class Postgres:
             and lines[7].strip() == "ready"
         )
 
-    def _execute(self, statement: sql.Composed) -> None:
-        with psycopg.connect(self.dsn(), autocommit=True) as connection:
-            connection.execute(statement)
-
     def _initialize(self, settings: Mapping[str, str]) -> None:
-        """Make the data directory, owned by the server's user, and write its configuration."""
-        self._data.mkdir(mode=0o700)
-        if self._user.uid is not None and self._user.gid is not None:
-            os.chown(self._data, self._user.uid, self._user.gid)
         options = ["--auth=trust", "-U", "postgres", "--encoding=UTF8", "--locale=C", "--no-sync"]
-        process = subprocess.Popen(
-            [self._program("initdb"), "-D", str(self._data), *options],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            cwd=self.directory,
-            env=_environment(),
-            start_new_session=True,
-            user=self._user.uid,
-            group=self._user.gid,
-            extra_groups=self._user.groups,
-        )
+        self._fill("initdb", options)
+        self._configure("postgresql.conf", settings)
+
+    def _fill(self, program: str, options: list[str]) -> None:
+        """Make the data directory, owned by the server's user, and let the program fill it."""
+        self._data.mkdir(mode=0o700)
+        self._user.own(self._data)
+        command = [self._program(program), "-D", str(self._data), *options]
+        process = self._user.start(command, self.directory, subprocess.PIPE)
         with process:
             try:
                 output, _ = process.communicate(timeout=_START_SECONDS)
             except subprocess.TimeoutExpired as error:
                 raise ClusterError(
-                    f"`initdb` of PostgreSQL {self.binaries.major} did not end within "
+                    f"`{program}` of PostgreSQL {self.binaries.major} did not end within "
                     f"{_START_SECONDS:.0f} s; see whether the disk of {self.directory} is slow."
                 ) from error
             finally:
-                # Ctrl-C: the server that initdb runs must not write below a directory that goes.
+                # Ctrl-C: what the program runs must not write below a directory that goes.
                 if process.poll() is None:
                     kill_tree(psutil.Process(process.pid))
         if process.returncode != 0:
             raise ClusterError(
-                f"`initdb` of PostgreSQL {self.binaries.major} failed in {self._data}; it says:\n"
-                f"{output.strip()}"
+                f"`{program}` of PostgreSQL {self.binaries.major} failed in {self._data}; it says:"
+                f"\n{output.decode(errors='replace').strip()}"
             )
-        with (self._data / "postgresql.conf").open("a") as configuration:
+
+    def _configure(self, file: str, settings: Mapping[str, str]) -> None:
+        """Append settings to a configuration file; the last of a name counts."""
+        with (self._data / file).open("a") as configuration:
             for name, value in settings.items():
                 quoted = value.replace("\\", "\\\\").replace("'", "''")
                 configuration.write(f"{name} = '{quoted}'\n")
 
 
+P = TypeVar("P", bound=Postgres)
+
+
 @contextmanager
 def postgres(
-    *, major: int | None = None, settings: Mapping[str, str] = _NO_SETTINGS, durable: bool = False
+    *, major: int | None = None, settings: Mapping[str, str] = NO_SETTINGS, durable: bool = False
 ) -> Iterator[Postgres]:
     """Run a new, empty server in a temporary directory; remove all of it at the end.
 
@@ -302,16 +259,25 @@ def postgres(
 
     Raises ClusterError if no PostgreSQL is found or it does not come up.
     """
-    if "port" in settings:
-        raise ClusterError("The port is chosen by the harness; leave `port` out of the settings.")
-    user = _server_user()
-    binaries = _reachable(find_binaries(major), user)
     durability = dict.fromkeys(_DURABILITY, "on" if durable else "off")
+    all_settings = parameters({"unix_socket_directories": "", **durability, **settings})
+    user = server_user()
+    binaries = _reachable(find_binaries(major), user)
+    with hosted(
+        lambda directory, port: Postgres(binaries, directory, port, user),
+        lambda server: server._initialize(all_settings),
+    ) as server:
+        yield server
+
+
+@contextmanager
+def hosted(make: Callable[[Path, int], P], fill: Callable[[P], None]) -> Iterator[P]:
+    """Make a server on a free port, fill its temporary directory, run it; remove all at the end."""
     with leftovers.directory("cluster") as directory:
         reservation = Reservation()
-        server = Postgres(binaries, directory, reservation.port, user)
+        server = make(directory, reservation.port)
         try:
-            server._initialize({**_DEFAULTS, **durability, **settings})
+            fill(server)
             for attempt in range(1, _PORT_ATTEMPTS + 1):
                 try:
                     server.start()
@@ -334,31 +300,7 @@ class _AddressInUseError(ClusterError):
     """The port was taken between its choice and the server's start."""
 
 
-class _User(NamedTuple):
-    """Whom the server runs as, in subprocess's terms: None is whoever we are."""
-
-    uid: int | None = None
-    gid: int | None = None
-    groups: tuple[int, ...] | None = None
-
-
-def _server_user() -> _User:
-    """PostgreSQL refuses to run as root."""
-    if os.geteuid() != 0:
-        return _User()
-    for name in ("postgres", "nobody"):
-        try:
-            entry = pwd.getpwnam(name)
-        except KeyError:
-            continue
-        return _User(entry.pw_uid, entry.pw_gid, ())
-    raise ClusterError(
-        "PostgreSQL refuses to run as root, and there is no user `postgres` or `nobody` to run it "
-        "as; add one (`useradd --system postgres`) or start the harness as another user."
-    )
-
-
-def _reachable(binaries: Binaries, user: _User) -> Binaries:
+def _reachable(binaries: Binaries, user: User) -> Binaries:
     """The same programs, copied to where `user` can run them if it cannot where they are."""
     reason = _why_not(binaries.bindir, user)
     if reason is None:
@@ -380,7 +322,7 @@ def _reachable(binaries: Binaries, user: _User) -> Binaries:
     return copy
 
 
-def _why_not(bindir: Path, user: _User) -> str | None:
+def _why_not(bindir: Path, user: User) -> str | None:
     """Why `user` cannot run the programs, or None if it can."""
     for program in _PROGRAMS:
         try:
@@ -427,10 +369,6 @@ def _shared_copy(bindir: Path) -> Path:
             # Complete or not there: a start without the lock sees no half of it.
             partial.rename(target)
     return target / package.name / install.name / bindir.name
-
-
-def _environment() -> dict[str, str]:
-    return {**os.environ, "LC_ALL": "C"}  # messages that we can recognise
 
 
 def _last_lines(lines: Iterator[str], count: int) -> str:

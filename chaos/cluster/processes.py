@@ -11,13 +11,13 @@ from chaos.cluster import ClusterError
 KILL_SECONDS = 30.0
 
 
-def wait_for(condition: Callable[[], bool], seconds: float) -> bool:
-    """Poll `condition` until it holds (True) or `seconds` have passed (False)."""
+def wait_for(condition: Callable[[], bool], seconds: float, every: float = 0.01) -> bool:
+    """Look every so many seconds if `condition` holds: True, or False once `seconds` are over."""
     deadline = time.monotonic() + seconds
     while not condition():
         if time.monotonic() > deadline:
             return False
-        time.sleep(0.01)
+        time.sleep(every)
     return True
 
 
@@ -29,23 +29,33 @@ def gone(process: psutil.Process) -> bool:
         return True
 
 
-def kill_tree(process: psutil.Process) -> None:
-    """SIGKILL the process and all its descendants; return when every one of them is gone.
+def stop_tree(process: psutil.Process) -> list[psutil.Process]:
+    """SIGSTOP the process and all its descendants; those that were there, the process last.
 
-    The root is stopped first and seen to be stopped, so that it cannot fork between the listing of
-    its children and their death: a server's connection that arrives in between would survive.
-
-    Raises ClusterError if one is still there after KILL_SECONDS.
+    The root is stopped first and seen to be stopped, so that it cannot fork after the listing of
+    its children: a server's connection that arrives in between would be missed.
     """
 
     def stopped() -> bool:
         return gone(process) or process.status() == psutil.STATUS_STOPPED
 
-    doomed = [process]
+    found = [process]
     with contextlib.suppress(psutil.NoSuchProcess):
         process.suspend()
         wait_for(stopped, KILL_SECONDS)
-        doomed = [*process.children(recursive=True), process]
+        found = [*process.children(recursive=True), process]
+    for each in found:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            each.suspend()
+    return found
+
+
+def kill_tree(process: psutil.Process) -> None:
+    """SIGKILL the process and all its descendants; return when every one of them is gone.
+
+    Raises ClusterError if one is still there after KILL_SECONDS.
+    """
+    doomed = stop_tree(process)
     for each in doomed:
         with contextlib.suppress(psutil.NoSuchProcess):
             each.kill()

@@ -21,7 +21,7 @@ from chaos.cluster.ports import Reservation
 from chaos.cluster.processes import wait_for
 
 VERSION = "2.12.0"
-_MODULE = f"github.com/Shopify/toxiproxy/v2/cmd/server@v{VERSION}"
+MODULE = f"github.com/Shopify/toxiproxy/v2/cmd/server@v{VERSION}"
 _BUILD_SECONDS = 900.0
 _START_SECONDS = 30.0
 _CALL_SECONDS = 30.0
@@ -89,6 +89,16 @@ class Toxiproxy:
         self._proxies.append(proxy)
         return proxy
 
+    def remove_proxies(self) -> None:
+        """Remove every proxy made here."""
+        for proxy in list(self._proxies):
+            proxy.remove()
+
+    def free_ports(self) -> None:
+        """Give the ports of all proxies back, once the server has ended."""
+        for proxy in self._proxies:
+            proxy._reservation.close()
+
     def _call(self, method: str, path: str, body: dict[str, object] | None = None) -> bytes:
         """One request to the API; the body of the reply, whose status is checked."""
         what = f"{method.upper()} {path}"
@@ -119,7 +129,8 @@ class Toxiproxy:
         content: bytes = response.content
         return content
 
-    def _answers(self) -> bool:
+    def answers(self) -> bool:
+        """Whether it is there. Raises nothing."""
         try:
             self._call("get", "/version")
         except ClusterError:
@@ -127,20 +138,15 @@ class Toxiproxy:
         return True
 
 
-class Proxy:
-    """One forwarded port, made by `Toxiproxy.proxy`. Every method raises ClusterError.
+class ProxyFaults:
+    """The faults of one forwarded port. Every method raises ClusterError.
 
     A fault stays until `heal`; adding the same one twice is refused. Toxiproxy sees bytes, not
     messages of the protocol.
     """
 
-    host = "127.0.0.1"
-
-    def __init__(self, server: Toxiproxy, name: str, reservation: Reservation) -> None:
-        self.port = reservation.port
+    def __init__(self, server: Toxiproxy, name: str) -> None:
         self._server = server
-        # Kept so that nobody takes the port while the proxy is down.
-        self._reservation = reservation
         self._name = name
         self._path = f"/proxies/{quote(name, safe='')}"
 
@@ -180,6 +186,14 @@ class Proxy:
         """Close each connection once the upstream has sent `size` more bytes through it."""
         self._add("limit_data", "downstream", {"bytes": size})
 
+    def lose_replies(self) -> None:
+        """Close each connection as soon as the upstream sends something, which is lost."""
+        self._add("limit_data", "downstream", {"bytes": 0})
+
+    def reply_again(self) -> None:
+        """Take `lose_replies` off, and touch nothing else."""
+        self._server._call("delete", f"{self._path}/toxics/limit_data_downstream")
+
     def reset_peer(self) -> None:
         """End each connection as soon as either side sends something.
 
@@ -204,12 +218,6 @@ class Proxy:
             self._server._call("delete", f"{self._path}/toxics/{name}")
         self._server._call("post", self._path, {"enabled": True})
 
-    def remove(self) -> None:
-        """Close every connection and the port, for good."""
-        self._server._call("delete", self._path)
-        self._server._proxies.remove(self)
-        self._reservation.close()
-
     def _add(self, kind: str, stream: str, attributes: dict[str, int]) -> None:
         self._server._call(
             "post",
@@ -224,6 +232,34 @@ class Proxy:
         )
 
 
+class Proxy(ProxyFaults):
+    """One forwarded port, made by `Toxiproxy.proxy`. Every method raises ClusterError."""
+
+    host = "127.0.0.1"
+
+    def __init__(self, server: Toxiproxy, name: str, reservation: Reservation) -> None:
+        super().__init__(server, name)
+        self.port = reservation.port
+        # Kept so that nobody takes the port while the proxy is down.
+        self._reservation = reservation
+
+    def address(self) -> str:
+        """What `proxy_at` needs to find this proxy from another process."""
+        return json.dumps([self._server.host, self._server.port, self._name])
+
+    def remove(self) -> None:
+        """Close every connection and the port, for good."""
+        self._server._call("delete", self._path)
+        self._server._proxies.remove(self)
+        self._reservation.close()
+
+
+def proxy_at(address: str) -> ProxyFaults:
+    """The faults of a proxy that another process made."""
+    host, port, name = json.loads(address)
+    return ProxyFaults(Toxiproxy(host, port), name)
+
+
 @contextmanager
 def toxiproxy() -> Iterator[Toxiproxy]:
     """Run a Toxiproxy server on a free port of 127.0.0.1; end it, and remove all of it, at the end.
@@ -231,14 +267,9 @@ def toxiproxy() -> Iterator[Toxiproxy]:
     With TOXIPROXY_URL in the environment, use that server and remove only the proxies made here.
     Raises ClusterError if there is no server or it does not come up.
     """
-    url = os.environ.get("TOXIPROXY_URL", "")
-    if url:
-        server = _running_server(url)
-        try:
+    if url := os.environ.get("TOXIPROXY_URL"):
+        with given(url) as server:
             yield server
-        finally:
-            for proxy in list(server._proxies):
-                proxy.remove()
         return
     program = find_server()
     with leftovers.directory("toxiproxy") as directory:
@@ -269,13 +300,22 @@ def toxiproxy() -> Iterator[Toxiproxy]:
             leftovers.end(directory)
             if process is not None:
                 process.wait()
-            for proxy in server._proxies:
-                proxy._reservation.close()
+            server.free_ports()
             reservation.close()
 
 
+@contextmanager
+def given(url: str) -> Iterator[Toxiproxy]:
+    """Use a server that runs already; remove only the proxies made here. Raises ClusterError."""
+    server = _running_server(url)
+    try:
+        yield server
+    finally:
+        server.remove_proxies()
+
+
 def _wait_until_ready(server: Toxiproxy, process: subprocess.Popen[bytes], log: Path) -> None:
-    ready = wait_for(lambda: process.poll() is not None or server._answers(), _START_SECONDS)
+    ready = wait_for(lambda: process.poll() is not None or server.answers(), _START_SECONDS)
     if ready and process.poll() is None:
         return
     what = (
@@ -329,7 +369,7 @@ def _build(server: Path) -> None:
     building = server.parent / "building"  # one name, so that a killed build's is used again
     try:
         built = subprocess.run(
-            [go, "install", _MODULE],
+            [go, "install", MODULE],
             capture_output=True,
             text=True,
             env={**os.environ, "GOBIN": str(building)},
@@ -337,12 +377,12 @@ def _build(server: Path) -> None:
         )
     except subprocess.TimeoutExpired as error:
         raise ClusterError(
-            f"`{go} install {_MODULE}` did not end within {_BUILD_SECONDS:.0f} s; run it by hand "
+            f"`{go} install {MODULE}` did not end within {_BUILD_SECONDS:.0f} s; run it by hand "
             "to see why, or install toxiproxy-server."
         ) from error
     if built.returncode != 0:
         raise ClusterError(
-            f"`{go} install {_MODULE}` failed; run it by hand, or install toxiproxy-server. "
+            f"`{go} install {MODULE}` failed; run it by hand, or install toxiproxy-server. "
             f"It says:\n{built.stderr.strip()}"
         )
     # Complete under its name or not there: whoever looks without the lock sees no half of it.

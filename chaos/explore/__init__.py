@@ -1,8 +1,10 @@
 """Every interleaving of a few actors' SQL on a real PostgreSQL, one step at a time.
 
-`explore` searches, `replay` runs one schedule again. docs/explorer.md tells how.
+`explore` searches, `crash_points` breaks one actor at each of its steps, `replay` runs one schedule
+again. docs/explorer.md tells how.
 """
 
+from chaos.explore.crashpoints import CrashPoints, crash_points
 from chaos.explore.errors import ExplorerError, ScheduleError
 from chaos.explore.explore import Exploration, explore, explore_program, replay
 from chaos.explore.program import Ending, Endings, Program, Violation
@@ -11,6 +13,7 @@ from chaos.explore.run import Bounds, Trace
 
 __all__ = [
     "Bounds",
+    "CrashPoints",
     "Ending",
     "Endings",
     "Exploration",
@@ -19,6 +22,7 @@ __all__ = [
     "ScheduleError",
     "Trace",
     "Violation",
+    "crash_points",
     "explore",
     "explore_program",
     "pytest_function",

@@ -1,4 +1,4 @@
-"""`chaos explore`: the built-in programs over the scheduler and its mutants, and the figures."""
+"""`chaos explore`: the programs over the scheduler, its mutants, the crash points, the figures."""
 
 from __future__ import annotations
 
@@ -13,17 +13,24 @@ from rich.console import Console
 from chaos.cluster import ClusterError
 from chaos.cluster.postgres import postgres
 from chaos.explore import figures as measured
+from chaos.explore.clause_programs import CLAUSES
+from chaos.explore.crash_lives import LIVES, NAMES
+from chaos.explore.crashpoints import crash_points
 from chaos.explore.errors import ExplorerError, ScheduleError
-from chaos.explore.explore import SERVER, Exploration, explore_program, replay
+from chaos.explore.explore import SERVER, explore_program, replay
+from chaos.explore.program import Program
 from chaos.explore.pytest_code import pytest_function
+from chaos.explore.run import Trace
 from chaos.explore.scheduler_programs import PROGRAMS
 from chaos.explore.search import Tally
 from chaos.invariants.verdict import Outcome
+from chaos.mutants import MUTANTS, planted
 from chaos.systems import UnknownSystemError, system
-from chaos.systems.mutants import MUTANTS, planted
 
 EXIT_CODES: dict[Outcome, int] = {"pass": 0, "fail": 1, "inconclusive": 3}
 USAGE, BROKEN = 2, 4
+KNOWN = {**PROGRAMS, **CLAUSES}
+ALL = {name: known.program for name, known in KNOWN.items()}
 
 out = Console(highlight=False, soft_wrap=True)
 messages = Console(stderr=True)
@@ -32,10 +39,14 @@ messages = Console(stderr=True)
 def explore_command(
     program: Annotated[
         str | None,
-        typer.Argument(help=f"One of {', '.join(PROGRAMS)}; all of them if left out."),
+        typer.Argument(
+            help=f"One of {', '.join(PROGRAMS)}, or of those for single clauses that `chaos hunt`"
+            f" uses; with --crash-points one of {', '.join(LIVES)}. If left out, all but those for"
+            " single clauses."
+        ),
     ] = None,
     system_name: Annotated[
-        str, typer.Option("--system", help="leaseproof, or leaseproof:MUTANT.")
+        str, typer.Option("--system", help="leaseproof, or leaseproof:BUG.")
     ] = "leaseproof",
     preemptions: Annotated[
         int | None, typer.Option(min=0, help="Instead of the program's own bound.")
@@ -46,12 +57,19 @@ def explore_command(
     schedule: Annotated[
         str | None, typer.Option("--replay", help="Run this one schedule, such as 'a b! a +60s a'.")
     ] = None,
+    crash: Annotated[
+        bool,
+        typer.Option(
+            "--crash-points", help="Break a life at each of its statements and commits instead."
+        ),
+    ] = False,
     figures: Annotated[
         bool, typer.Option("--figures", help="Measure the explorer's own speed instead.")
     ] = False,
 ) -> None:
     """Run every interleaving of the scheduler's statements that the bounds allow."""
-    mutant = _checked(program, system_name, schedule)
+    programs = {name: life.program for name, life in LIVES.items()} if crash else ALL
+    mutant = _checked(program, list(programs), system_name, schedule)
     # Connections are cut on purpose; psycopg warns of each that it then cannot roll back.
     logging.getLogger("psycopg").setLevel(logging.ERROR)
     try:
@@ -60,11 +78,13 @@ def explore_command(
                 out.print(line, markup=False)
         elif schedule is not None and program is not None:
             with planted(MUTANTS[mutant] if mutant else None):
-                trace = replay(PROGRAMS[program].program, schedule)
+                trace = replay(programs[program], schedule)
             out.print(str(trace), markup=False)
             raise typer.Exit(EXIT_CODES["pass" if trace.violation is None else "fail"])
         else:
-            names = [program] if program is not None else list(PROGRAMS)
+            names = [program] if program is not None else list(LIVES if crash else PROGRAMS)
+            if crash:
+                raise typer.Exit(_crash(names, mutant))
             raise typer.Exit(_explore(names, mutant, preemptions, schedules))
     except ScheduleError as error:
         _end(str(error), USAGE)
@@ -79,7 +99,7 @@ def _explore(
     outcomes: list[Outcome] = []
     with postgres(settings=SERVER) as server, planted(MUTANTS[mutant] if mutant else None):
         for name in names:
-            known = PROGRAMS[name]
+            known = KNOWN[name]
             bounds = known.bounds
             if preemptions is not None:
                 bounds = replace(bounds, preemptions=preemptions)
@@ -102,29 +122,63 @@ def _explore(
             out.print(str(found), markup=False)
             outcomes.append(found.outcome)
             if found.failure is not None:
-                _show_test(found, mutant)
+                _show_test(found.program, found.failure, mutant)
                 break
+    return _exit_code(outcomes)
+
+
+def _crash(names: list[str], mutant: str | None) -> int:
+    """Break lives one after the other until one fails; the exit code of the worst."""
+    outcomes: list[Outcome] = []
+    points = enumerated = exercised = 0
+    with postgres(settings=SERVER) as server, planted(MUTANTS[mutant] if mutant else None):
+        server.create_database("crash_points")
+        for name in names:
+            life = LIVES[name]
+            out.print(f"{name}: {life.about}", markup=False)
+            with messages.status("") as status:
+
+                def show(at: str, name: str = name) -> None:
+                    status.update(f"{name}: {at}")
+
+                found = crash_points(life.program, server.dsn("crash_points"), NAMES, show)
+            out.print(str(found), markup=False)
+            outcomes.append(found.outcome)
+            points += len(found.points)
+            enumerated += found.enumerated
+            exercised += found.exercised
+            if found.failures:
+                _show_test(life.program, found.failures[0].trace, mutant)
+                break
+    out.print(
+        f"{len(outcomes)} lives: {points} points, {enumerated} crashes enumerated,"
+        f" {exercised} exercised",
+        markup=False,
+    )
+    return _exit_code(outcomes)
+
+
+def _exit_code(outcomes: list[Outcome]) -> int:
     worst: Outcome = "fail" if "fail" in outcomes else "inconclusive"
     return EXIT_CODES[worst if worst in outcomes else "pass"]
 
 
-def _show_test(found: Exploration, mutant: str | None) -> None:
-    failure = found.failure
-    assert failure is not None
+def _show_test(program: Program, failure: Trace, mutant: str | None) -> None:
     assert failure.violation is not None
     out.print("\n# As a test:\n", markup=False)
-    source = pytest_function(found.program, failure.choices, failure.violation, mutant)
-    out.print(source, markup=False)
+    out.print(pytest_function(program, failure.choices, failure.violation, mutant), markup=False)
 
 
-def _checked(program: str | None, system_name: str, schedule: str | None) -> str | None:
+def _checked(
+    program: str | None, known: list[str], system_name: str, schedule: str | None
+) -> str | None:
     """The mutant's name, if the system has one; ends with a usage error for unknown names."""
     try:
         system(system_name)
     except UnknownSystemError as error:
         _end(str(error), USAGE)
-    if program is not None and program not in PROGRAMS:
-        _end(f"no program {program!r} is known; known programs: {', '.join(PROGRAMS)}", USAGE)
+    if program is not None and program not in known:
+        _end(f"no program {program!r} is known; known programs: {', '.join(known)}", USAGE)
     if schedule is not None and program is None:
         _end("--replay needs the program that the schedule belongs to", USAGE)
     return system_name.partition(":")[2] or None

@@ -83,7 +83,7 @@ def explore_program(
     if bounds.advances and program.advance is None:
         raise ExplorerError("`advances` need the program to say how to `advance` the clock")
     tally = Tally()
-    with _database(dsn) as found, Stage(found, program) as stage:
+    with database(dsn) as found, Stage(found, program) as stage:
         began = time.perf_counter()
         failing = search(stage, bounds, tally, progress)
         seconds = time.perf_counter() - began
@@ -111,12 +111,13 @@ def replay(
     for a lock where it used to go on. Raises ScheduleError for those otherwise.
     """
     steps = parse(schedule)
-    with _database(dsn) as found, Stage(found, program) as stage:
+    with database(dsn) as found, Stage(found, program) as stage:
         return run(stage, steps, Bounds(), strict)
 
 
 @contextmanager
-def _database(dsn: str | None) -> Iterator[str]:
+def database(dsn: str | None) -> Iterator[str]:
+    """The database to explore in: the one that was given, or one of a new server."""
     if dsn is not None:
         yield dsn
         return

@@ -15,7 +15,7 @@ from chaos.explore import scheduler_actors as act
 from chaos.explore.explore import SERVER, explore_program
 from chaos.explore.run import Bounds
 from chaos.explore.scheduler_programs import PROGRAMS
-from chaos.systems.mutants import MUTANTS, planted
+from chaos.mutants import MUTANTS, planted
 
 SPEED_SCHEDULES = 300
 # Two workers of four statements: claim, renew, complete, reclaim; eight steps each.

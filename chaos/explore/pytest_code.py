@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import re
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 
 from chaos.explore.errors import ExplorerError
@@ -12,13 +13,17 @@ from chaos.explore.schedule import Schedule, show
 
 
 def pytest_function(
-    program: Program, schedule: Schedule, violation: Violation, mutant: str | None = None
+    program: Program,
+    schedule: Schedule,
+    violation: Violation,
+    mutant: str | None = None,
+    story: Sequence[str] = (),
 ) -> str:
     """The source of a test module with one test: red while the schedule fails, green after.
 
     Everything in the program must be importable: functions at the top level of a module, or
     functools.partial of them. Raises ExplorerError otherwise. `mutant` names the planted bug of
-    `chaos.systems.mutants` that the schedule was found with.
+    `chaos.mutants` that the schedule was found with; `story` tells where it comes from.
     """
     modules: set[str] = set()
     body = [
@@ -28,15 +33,15 @@ def pytest_function(
     ]
     if mutant is not None:
         body = [f"with planted(MUTANTS[{mutant!r}]):", *(f"    {line}" for line in body)]
-    # The sentence may hold anything that a database or an assertion says.
-    comment = " ".join(f"{violation.what}: {violation.sentence}".split())
+    # A sentence may hold anything that a database or an assertion says.
+    comments = [*story, f"{violation.what}: {violation.sentence}"]
     return "\n".join(
         [
             *_imports(modules, program, mutant),
             "",
             "",
             f"def test_{_name(schedule)}() -> None:",
-            f"    # {comment}",
+            *(f"    # {' '.join(comment.split())}" for comment in comments),
             *(f"    {line}" for line in body),
             "",
         ]
@@ -45,7 +50,7 @@ def pytest_function(
 
 def _program(program: Program, modules: set[str]) -> Iterator[str]:
     if program.imported:
-        yield f"program = {program.imported.partition(':')[2]}"
+        yield from f"program = {program.imported.partition(':')[2]}".splitlines()
         return
     yield "program = Program("
     yield f"    setup={_write(program.setup, modules)},"
@@ -68,12 +73,12 @@ def _imports(modules: set[str], program: Program, mutant: str | None) -> Iterato
     yield from (f"import {module}" for module in sorted(modules - {"functools"}))
     module, _, expression = program.imported.partition(":")
     if module:
-        name = expression.partition("[")[0].partition(".")[0]
+        name = re.split(r"\W", expression, maxsplit=1)[0]
         yield from ("from chaos.explore import replay", f"from {module} import {name}")
     else:
         yield "from chaos.explore import Program, replay"
     if mutant is not None:
-        yield "from chaos.systems.mutants import MUTANTS, planted"
+        yield "from chaos.mutants import MUTANTS, planted"
 
 
 def _name(schedule: Schedule) -> str:

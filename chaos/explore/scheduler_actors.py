@@ -13,7 +13,7 @@ from datetime import timedelta
 from psycopg import Connection
 
 from scheduler.dispatch import claim, release_claims
-from scheduler.finish import begin_attempt, complete, complete_in_transaction, fail, release, snooze
+from scheduler.finish import begin_attempt, complete, complete_and_commit, fail, release, snooze
 from scheduler.lease import Attempt, Lease, reclaim, renew
 from scheduler.tasks import cancel
 
@@ -62,13 +62,12 @@ def snoozer(connection: Connection, owner: str) -> set[int]:
 def transactional(connection: Connection, owner: str) -> None:
     """Claim, then complete in the transaction of the effect, as a transactional handler does."""
     for lease in _leases(connection, owner):
-        with connection.transaction():
-            begin_attempt(connection, lease, LEASE)
-            connection.execute(
-                "insert into explorer_effects (task, token) values (%s, %s)",
-                [lease.task, lease.token],
-            )
-            complete_in_transaction(connection, lease)
+        begin_attempt(connection, lease, LEASE)
+        connection.execute(
+            "insert into explorer_effects (task, token) values (%s, %s)",
+            [lease.task, lease.token],
+        )
+        complete_and_commit(connection, lease)
 
 
 def forgetter(connection: Connection, owner: str) -> list[int]:

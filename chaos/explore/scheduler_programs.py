@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 
+import psycopg
 from psycopg import Connection
 
 import scheduler
@@ -14,6 +15,7 @@ from chaos.explore import scheduler_actors as act
 from chaos.explore.program import Actor, Endings, Program
 from chaos.explore.run import Bounds
 from chaos.explore.scheduler_watch import Watch
+from scheduler.slots import LEASE_LOST
 
 
 def install(connection: Connection) -> None:
@@ -25,14 +27,28 @@ def install(connection: Connection) -> None:
     )
 
 
+_EXPECTED = (LEASE_LOST, "57P01")  # the latter is a session that was terminated
+
+
+def ended_well(connection: Connection, endings: Endings) -> None:
+    """Of the database's errors an actor met none but a lost connection or a lost lease."""
+    for name, ending in endings.items():
+        error = ending.error
+        cut = isinstance(error, psycopg.OperationalError) and error.sqlstate is None
+        if isinstance(error, psycopg.Error) and not cut:
+            what = f"{type(error).__name__}: {' '.join(str(error).split())}"
+            assert error.sqlstate in _EXPECTED, f"progress: {name} ended with {what}"
+
+
 def effects_once(connection: Connection, endings: Endings) -> None:
     """An effect is there exactly once if its task is completed, and never more than once."""
+    ended_well(connection, endings)
     wrong = connection.execute(
         "select task.id, task.status, count(effect.task) from scheduler.tasks as task"
         " left join explorer_effects as effect on effect.task = task.id group by task.id"
         " having count(effect.task) <> (task.status = 'completed')::int order by task.id"
     ).fetchone()
-    assert wrong is None, "task {}, which is {}, has {} effects".format(*(wrong or ()))
+    assert wrong is None, "effect-once: task {}, which is {}, has {} effects".format(*(wrong or ()))
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +66,7 @@ def _program(name: str, actors: Mapping[str, Actor], tasks: int = 1) -> Program:
         setup=watch.setup,
         actors=actors,
         invariant=watch.invariant,
+        at_end=ended_well,
         install=install,
         advance=clock.advance,
         autocommit=True,

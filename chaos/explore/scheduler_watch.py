@@ -8,12 +8,15 @@ invariants judge like that of any run.
 from __future__ import annotations
 
 import json
+from collections import Counter
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from typing import NamedTuple
 
 from psycopg import Connection
 
 from chaos.explore.clock import RESET, TICK
-from chaos.history.events import Change, Commit, Ended, History, Phases, Row
+from chaos.history.events import Change, Commit, Effect, Ended, History, Note, Phases, Row, Rules
 from chaos.history.lives import lives
 from chaos.invariants.attempts import attempts_bounded, backs_off
 from chaos.invariants.claiming import claim_bounded, not_early
@@ -53,41 +56,71 @@ def _array(columns: tuple[str, ...]) -> str:
 
 
 # Reading moves the clock a little: no two commits share an instant, as no two statements would.
+# The last row is the time.
 _READ = (
     f"select 0, {_array(_TASKS.columns)} from {_TASKS.table}"
     f" union all select 1, {_array(_LOG.columns)} from {_LOG.table}"
-    f" union all select 2, {TICK}::text"
+    " union all select 2, json_build_array(task, token)::text from explorer_effects"
+    f" union all select 3, (extract(epoch from at + {TICK} * interval '1 millisecond')"
+    " * 1000000)::bigint::text from explorer_clock.reading"
 ).encode()
 
 
 _Raw = tuple[tuple[int, str], ...]  # which table, and a row of it as JSON
 
 
-def _parse(raw: _Raw) -> tuple[dict[int, Row], list[Ended]]:
-    tasks: dict[int, Row] = {}
-    log: list[Ended] = []
+class _Found(NamedTuple):
+    """What stands in the tables."""
+
+    tasks: dict[int, Row]
+    log: list[Ended]
+    effects: Counter[Effect]
+
+
+def _parse(raw: _Raw) -> _Found:
+    found = _Found({}, [], Counter())
     for which, text in raw:
+        values = json.loads(text)
+        if which == 2:
+            found.effects[Effect(*values)] += 1
+            continue
         watched = _LOG if which else _TASKS
-        event = watched.read(dict(zip(watched.columns, json.loads(text), strict=True)))
+        event = watched.read(dict(zip(watched.columns, values, strict=True)))
         if isinstance(event, Row):
-            tasks[event.task] = event
+            found.tasks[event.task] = event
         elif isinstance(event, Ended):
-            log.append(event)
-    return tasks, log
+            found.log.append(event)
+    return found
 
 
 class Watch:
     """`setup` and `invariant` of a program: the latter judges the commits since the former."""
 
-    def __init__(self, tasks: int, attempts: int, claims: int) -> None:
-        """So many tasks, all due, with so many attempts each; a claim may take `claims`."""
+    def __init__(
+        self,
+        tasks: int,
+        attempts: int,
+        claims: int,
+        *,
+        invariants: Sequence[Invariant] = INVARIANTS,
+        rules: Rules = RULES,
+        notes: Callable[[], tuple[Note, ...]] = tuple,
+    ) -> None:
+        """So many tasks, all due, with so many attempts each; a claim may take `claims`.
+
+        `notes` tells what the actors have noted since `setup`.
+        """
         self._setup = _SETUP.format(tasks=tasks, attempts=attempts).encode()
-        self._rules = replace(RULES, claim_limit=claims, snooze_delay=None)
-        self._commits: dict[tuple[_Raw, ...], tuple[Commit, ...]] = {}  # judged, and found right
+        self.rules = replace(rules, claim_limit=claims, snooze_delay=None)
+        self._invariants = invariants
+        self._notes = notes
+        # Judged, and found right.
+        self._commits: dict[tuple[tuple[_Raw, ...], tuple[Note, ...]], tuple[Commit, ...]] = {}
         self._begin()
 
     def _begin(self) -> None:
         self._seen: tuple[_Raw, ...] = ()
+        self._noted: tuple[Note, ...] = ()
 
     def setup(self, connection: Connection) -> None:
         """Put the tasks back to where every schedule starts."""
@@ -96,38 +129,44 @@ class Watch:
 
     def invariant(self, connection: Connection) -> None:
         """Judge what is committed now; raises AssertionError with the first failure."""
-        *rows, _ = connection.execute(_READ).fetchall()
+        *rows, (_, now) = connection.execute(_READ).fetchall()
         raw: _Raw = tuple(sorted(rows))
-        if self._seen and self._seen[-1] == raw:
+        notes = self._notes()
+        if self._seen and self._seen[-1] == raw and notes == self._noted:
             return
         # Schedules begin alike, so most of these histories have been judged before.
-        before = self._commits.get(self._seen, ())
-        self._seen = (*self._seen, raw)
-        commits = self._commits.get(self._seen)
+        before = self._commits.get((self._seen, self._noted), ())
+        self._seen, self._noted = (*self._seen, raw), notes
+        commits = self._commits.get((self._seen, notes))
         if commits is None:
-            commits = (*before, *self._commit(len(before)))
+            commits = (*before, *self._commit(len(before), int(now)))
             self._judge(commits)
-            self._commits[self._seen] = commits
+            self._commits[self._seen, notes] = commits
 
-    def _commit(self, seq: int) -> tuple[Commit, ...]:
-        """What was committed between the last two looks. When, no invariant here asks."""
-        was: _Raw = self._seen[-2] if len(self._seen) > 1 else ()
-        tasks_were, log_was = _parse(was)
-        tasks, log = _parse(self._seen[-1])
-        changes = [Change(task, row) for task, row in tasks.items() if tasks_were.get(task) != row]
-        changes += [Change(task, None) for task in tasks_were.keys() - tasks.keys()]
-        new = tuple(ended for ended in log if ended not in log_was)
-        return (Commit(seq, seq, seq, tuple(changes), new, ()),) if changes or new else ()
+    def _commit(self, seq: int, now: int) -> tuple[Commit, ...]:
+        """What was committed between the last two looks."""
+        was = _parse(self._seen[-2] if len(self._seen) > 1 else ())
+        found = _parse(self._seen[-1])
+        changes = [
+            Change(task, row) for task, row in found.tasks.items() if was.tasks.get(task) != row
+        ]
+        changes += [Change(task, None) for task in was.tasks.keys() - found.tasks.keys()]
+        new = tuple(ended for ended in found.log if ended not in was.log)
+        effects = tuple((found.effects - was.effects).elements())
+        if not (changes or new or effects):
+            return ()
+        return (Commit(seq, now, seq, tuple(changes), new, effects),)
 
     def _judge(self, commits: tuple[Commit, ...]) -> None:
         history = History(
             about={},
-            rules=self._rules,
+            rules=self.rules,
             phases=Phases(0, _FOREVER, _FOREVER, _FOREVER, _FOREVER, 0),
             commits=commits,
+            notes=self._noted,
         )
         told = lives(history)
-        for invariant in INVARIANTS:
+        for invariant in self._invariants:
             verdict = invariant(history, told)
             if verdict.outcome == "fail":
                 raise AssertionError(f"{verdict.invariant}: {verdict.sentence}")

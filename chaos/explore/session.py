@@ -6,7 +6,8 @@ Execute and commit are two steps even in autocommit mode. In the extended protoc
 `Execute` and `Sync` together, and it is the Sync that commits: the gate sends a Flush in its place
 and keeps the Sync for the next step. In the simple protocol the server commits by itself, so the
 gate puts the statement between a BEGIN and a COMMIT of its own. The client is told nothing before
-both are done: it sees exactly the answers that it would have seen.
+both are done: it sees exactly the answers that it would have seen. Several statements in one
+message are one step, which commits if the last of them does.
 """
 
 from __future__ import annotations
@@ -283,7 +284,7 @@ class Session:
     def _simple(self, sql: str, raw: bytes) -> Part:
         does = wire.does(sql)
         if self._status != "I":
-            return Part(does, sql, raw, "Z")
+            return Part("commit" if wire.commits_last(sql) else does, sql, raw, "Z")
         if does != "statement":
             return Part("pass", sql, raw, "Z")  # begins, or ends what is not open
         return Part("statement", sql, raw, "Z", begin=True)

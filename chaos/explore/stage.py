@@ -282,7 +282,9 @@ class Stage:
                 f"there is no actor {step.actor!r}; there are {', '.join(self._actors)}"
             )
         session = actor.parked() if step.what in (STEP, LOST_REPLY) else actor.current
-        if actor.ended or session is None:
+        # An actor that has ended may have closed a connection in a transaction: until the server is
+        # told, which is a step too, that transaction keeps its locks.
+        if session is None or (actor.ended and step.what != STEP):
             state = "has ended" if actor.ended else "waits for a lock"
             raise ScheduleError(f"{step} cannot happen: {actor.name} {state} by then")
         actor.started = True
@@ -506,7 +508,7 @@ class Stage:
 
 def _describe(actor: str, part: Part) -> str:
     result = f"SQLSTATE {part.sqlstate}" if part.sqlstate else ", ".join(part.tags)
-    if part.kind == "statement":
+    if part.kind == "statement" or wire.commits_last(part.sql):
         return f"{actor}: {wire.title(part.sql)} -> {result}"
     return f"{actor}: {part.kind}" + (f" -> {result}" if part.sqlstate else "")
 

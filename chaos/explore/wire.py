@@ -88,6 +88,15 @@ def does(sql: str) -> Does:
     return "statement"
 
 
+_LAST_COMMITS = re.compile(r";\s*(commit|end)\s*;?\s*$", re.IGNORECASE)
+
+
+@lru_cache(1024)
+def commits_last(sql: str) -> bool:
+    """Whether the last of several statements in one message is a COMMIT."""
+    return _LAST_COMMITS.search(sql) is not None
+
+
 @lru_cache(1024)
 def title(sql: str) -> str:
     """A short name for a statement: its leading comment's first line, else its first words."""

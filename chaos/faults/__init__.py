@@ -4,6 +4,7 @@ from typing import Annotated
 
 from pydantic import Field
 
+from chaos.faults.clock import WrongClock
 from chaos.faults.database import (
     Crash,
     DdlLock,
@@ -11,17 +12,24 @@ from chaos.faults.database import (
     OldTransaction,
     Restart,
     StaleStatistics,
+    Stall,
     TerminateBackends,
 )
+from chaos.faults.failover import Failover
 from chaos.faults.fault import SERVER, Arena, Fault, Injection, Strike
 from chaos.faults.network import Bandwidth, BlackHole, Down, Latency, LimitData, ResetPeer, Slicer
-from chaos.faults.worker import Kill, Pause, Stampede, Terminate
+from chaos.faults.operator import Cancel, Discard, Requeue
+from chaos.faults.replies import LoseReplies
+from chaos.faults.rows import RowLock
+from chaos.faults.worker import Freeze, Kill, Pause, Stampede, Terminate
 
 AnyFault = Annotated[
     Kill
     | Stampede
     | Terminate
     | Pause
+    | Freeze
+    | WrongClock
     | BlackHole
     | ResetPeer
     | LimitData
@@ -29,13 +37,20 @@ AnyFault = Annotated[
     | Latency
     | Bandwidth
     | Slicer
+    | LoseReplies
     | Crash
     | Restart
+    | Stall
     | TerminateBackends
     | ExhaustConnections
     | OldTransaction
     | StaleStatistics
-    | DdlLock,
+    | DdlLock
+    | RowLock
+    | Cancel
+    | Requeue
+    | Discard
+    | Failover,
     Field(discriminator="kind"),
 ]
 

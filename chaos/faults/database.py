@@ -16,7 +16,7 @@ from psycopg import Connection, sql
 from pydantic import Field
 
 from chaos.background import Background
-from chaos.cluster.postgres import Postgres
+from chaos.cluster.server import Server
 from chaos.faults.fault import SERVER, Arena, Fault, Injection, Strike
 from chaos.history.events import RUNNING, History
 from chaos.patience import HARNESS
@@ -63,34 +63,46 @@ class Outage(DatabaseFault):
         self.end(arena.server)
 
         def heal() -> int:
-            arena.server.start()
+            self.bring_back(arena.server)
             return 0
 
         return heal
 
     @abstractmethod
-    def end(self, server: Postgres) -> None:
+    def end(self, server: Server) -> None:
         """Make the server go away."""
 
+    def bring_back(self, server: Server) -> None:
+        """Undo that."""
+        server.start()
+
     def bite(self, injection: Injection, history: History) -> str | None:
-        """Leases were held across a silence of the log."""
-        held = set()
-        worked_on = False
-        for commit in history.commits:
-            if commit.at >= injection.ended:
-                worked_on = True
-            elif commit.at >= injection.placed:
-                return None
-            else:
-                for task, row in commit.changes:
-                    if row is not None and row.state == RUNNING:
-                        held.add(task)
-                    else:
-                        held.discard(task)
-        if not held or not worked_on:
+        """Leases were held across a silence of the log, and then work went on."""
+        held = _held_across(injection, history)
+        if not held or history.commits[-1].at < injection.ended:
             return None
         silent = (injection.ended - injection.placed) / 1e6
-        return f"was away for {silent:.1f} s while {len(held)} leases were held"
+        return f"was away for {silent:.1f} s while {held} leases were held"
+
+    def missed(self, injection: Injection, history: History) -> bool:
+        """No lease was held, or it was not away. Whether work goes on is to be seen yet."""
+        return not _held_across(injection, history)
+
+
+def _held_across(injection: Injection, history: History) -> int:
+    """How many leases were held when the server went; 0 if anything was committed meanwhile."""
+    held = set()
+    for commit in history.commits:
+        if commit.at >= injection.ended:
+            break
+        if commit.at >= injection.placed:
+            return 0
+        for task, row in commit.changes:
+            if row is not None and row.state == RUNNING:
+                held.add(task)
+            else:
+                held.discard(task)
+    return len(held)
 
 
 class Crash(Outage):
@@ -98,7 +110,7 @@ class Crash(Outage):
 
     kind: Literal["crash"]
 
-    def end(self, server: Postgres) -> None:
+    def end(self, server: Server) -> None:
         """Kill it."""
         server.crash()
 
@@ -108,9 +120,28 @@ class Restart(Outage):
 
     kind: Literal["restart"]
 
-    def end(self, server: Postgres) -> None:
+    def end(self, server: Server) -> None:
         """Stop it."""
         server.stop()
+
+
+class Stall(Outage):
+    """Stop every process of the server where it stands; wake all of them `lasts` seconds later.
+
+    Connections stay open, and what was under way goes on as if no time had passed: a machine that
+    was suspended, a disk that did not answer.
+    """
+
+    needs_durability: ClassVar[bool] = False
+    kind: Literal["stall"]
+
+    def end(self, server: Server) -> None:
+        """Stop its processes."""
+        server.pause()
+
+    def bring_back(self, server: Server) -> None:
+        """Wake them."""
+        server.resume()
 
 
 class TerminateBackends(DatabaseFault):

@@ -15,16 +15,21 @@ from typing import ClassVar, Literal, NamedTuple
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from chaos.cluster.postgres import Postgres
+from chaos.cluster.server import Server
+from chaos.cluster.standby import Standby
 from chaos.cluster.toxiproxy import Proxy
 from chaos.fleet import Fleet, Seat
 from chaos.history.events import DEAD, Ended, History
+from chaos.history.timelines import Timelines
+from chaos.patience import harness_dsn
+from chaos.systems import System
 
 SERVER = "server"  # the target of a fault that is not aimed at one worker
 
 # Which workers a fault may strike: those that hold a lease, those that hold one on a task's last
-# attempt, or all.
-Aim = Literal["lease", "last-attempt", "anyone"]
+# attempt, those whose handler is in a transaction, those that hold more leases than they have slots
+# (so have claimed what they did not start), or all.
+Aim = Literal["lease", "last-attempt", "in-transaction", "unstarted", "anyone"]
 
 
 @dataclass(slots=True)
@@ -33,29 +38,44 @@ class Arena:
 
     leases: which worker holds valid leases on which tasks now. is_last: whether a task is in the
     last attempt that it is allowed. busy: whom the faults now in place have struck: seat numbers,
-    and SERVER.
+    and SERVER. system: the queue under test. wanted: only a worker that holds one of these tasks
+    will do, or for an operator one of these; none: any. server: the one that takes writes; standby:
+    the one that can take over, if any. log: what was committed.
     """
 
     fleet: Fleet
-    server: Postgres
+    server: Server
+    system: System
     database: str
     table: str  # where the system has its tasks, with its schema
     leases: Callable[[], Mapping[str, Sequence[int]]]
     is_last: Callable[[int], bool]
     draw: random.Random
+    log: Timelines
+    standby: Standby | None = None
     proxies: dict[int, Proxy] = field(default_factory=dict)
     busy: list[int | str] = field(default_factory=list)
+    wanted: frozenset[int] = frozenset()
+
+    @property
+    def dsn(self) -> str:
+        """The database, for the harness's own use."""
+        return harness_dsn(self.server.dsn(self.database), "faults")
 
     def pick(self, aim: Aim) -> Seat | None:
         """A worker that fits the aim at this moment and is not struck already, drawn at random."""
-        if aim == "anyone":
+        if aim == "anyone" and not self.wanted:
             names: Sequence[str] = [seat.name for seat in self.fleet.seats]
         else:
             leases = self.leases()
+            able = self.system.in_transaction(self.dsn) if aim == "in-transaction" else leases
             names = sorted(
                 name
                 for name, tasks in leases.items()
-                if aim == "lease" or any(map(self.is_last, tasks))
+                if name in able
+                and (aim != "last-attempt" or any(map(self.is_last, tasks)))
+                and (aim != "unstarted" or len(tasks) > self.fleet.settings.slots)
+                and (not self.wanted or not self.wanted.isdisjoint(tasks))
             )
         found = (self.fleet.find(name) for name in names)
         seats = [seat for seat in found if seat is not None and seat.number not in self.busy]
@@ -98,7 +118,10 @@ class Fault(BaseModel, ABC):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
     needs_proxy: ClassVar[bool] = False  # whether each worker must have a proxy to the database
+    needs_clocks: ClassVar[bool] = False  # whether each worker must have a wall clock of its own
     needs_durability: ClassVar[bool] = False  # whether commits must survive the server's death
+    needs_standby: ClassVar[bool] = False  # whether the server must have a standby
+    once: ClassVar[bool] = False  # whether a run can have only one of it
     outlasts_lease: ClassVar[bool] = False  # whether it can only bite if it outlasts a lease
 
     kind: str
@@ -115,6 +138,13 @@ class Fault(BaseModel, ABC):
     @abstractmethod
     def bite(self, injection: Injection, history: History) -> str | None:
         """The effect that this injection had, as a phrase; None if it had none."""
+
+    def missed(self, injection: Injection, history: History) -> bool:
+        """Whether it is plain as soon as it is healed that it had no effect: it may be tried again.
+
+        What lasted has shown its effect by then. What was over at once has not, as a rule.
+        """
+        return self.lasts > 0 and self.bite(injection, history) is None
 
 
 class WorkerFault(Fault):

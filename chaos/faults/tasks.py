@@ -6,7 +6,8 @@ no harm.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator
+from collections import defaultdict
+from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import NamedTuple
 
 from chaos.history.events import COMPLETED, DEAD, Ended, History
@@ -31,6 +32,18 @@ def faults_of(job: Job, lease: float) -> list[TaskFault]:
     if job.behaviour != "hog" and job.seconds > lease:
         found.append(TaskFault("outlast-lease", _outlasted))
     return found
+
+
+def effects_of(
+    jobs: Mapping[int, Job], history: History, lease: float
+) -> Iterator[tuple[str, set[int], str | None]]:
+    """The faults that tasks are, by task id: the name of each, which tasks, and what it did."""
+    tasks: defaultdict[TaskFault, set[int]] = defaultdict(set)
+    for task, job in jobs.items():
+        for fault in faults_of(job, lease):
+            tasks[fault].add(task)
+    for fault, ids in tasks.items():
+        yield fault.name, ids, fault.bite(ids, history, lease)
 
 
 def _outlasted(tasks: Collection[int], history: History, lease: float) -> str | None:

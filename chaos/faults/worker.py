@@ -8,6 +8,7 @@ from typing import ClassVar, Literal
 from pydantic import Field
 
 from chaos.faults.fault import (
+    Aim,
     Arena,
     Fault,
     Injection,
@@ -30,14 +31,20 @@ class Kill(WorkerFault):
     lasts: Literal[0] = 0
 
     def strike(self, arena: Arena, seat: Seat) -> Callable[[], int]:
-        """Kill and replace the process."""
+        """Kill and replace the process. Sees whether it left a lease behind."""
+        dead = seat.name
         arena.fleet.kill([seat])
-        return nothing_to_heal
+        left = dead in arena.leases()
+        return lambda: left
 
     def bite(self, injection: Injection, history: History) -> str | None:
         """The dead process's leases were reclaimed."""
         taken = self.leases_taken(injection, history)
         return f"died holding leases, {taken} reclaimed" if taken else None
+
+    def missed(self, injection: Injection, history: History) -> bool:
+        """It was done with its tasks when it died: quicker than we."""
+        return not injection.seen
 
 
 class Stampede(Fault):
@@ -57,7 +64,8 @@ class Stampede(Fault):
         seats = [seat for seat in arena.fleet.seats if seat.number not in arena.busy]
         target = " ".join(seat.name for seat in seats)
         arena.fleet.kill(seats)
-        return Strike(target, "all seats", nothing_to_heal)
+        left = len(set(target.split()) & arena.leases().keys())
+        return Strike(target, "all seats", lambda: left)
 
     def bite(self, injection: Injection, history: History) -> str | None:
         """Leases of several dead were reclaimed, and workers that were not among them claimed."""
@@ -77,6 +85,10 @@ class Stampede(Fault):
         if robbed < 2 or not new:
             return None
         return f"{robbed} of {len(dead)} died holding leases; {len(new)} new ones claimed"
+
+    def missed(self, injection: Injection, history: History) -> bool:
+        """No two of the dead left a lease behind: they were quicker than we."""
+        return injection.seen < 2
 
 
 class Terminate(WorkerFault):
@@ -126,6 +138,50 @@ class Pause(WorkerFault):
         return heal
 
     def bite(self, injection: Injection, history: History) -> str | None:
-        """A lease of the stopped process was reclaimed."""
+        """A lease of the stopped process was reclaimed, or it woke up alone and did so itself."""
         taken = self.leases_taken(injection, history, until=injection.ended)
-        return f"woke up as a zombie of {taken} leases" if taken else None
+        if taken:
+            return f"woke up as a zombie of {taken} leases"
+        mine = f"{injection.target}/"
+        own = sum(
+            note.what == "reclaimed"
+            and note.worker == injection.target
+            and note.at >= injection.ended
+            and note.owner.startswith(mine)
+            for note in history.notes
+        )
+        return f"woke up alone and took {own} leases back from itself" if own else None
+
+
+class Freeze(WorkerFault):
+    """SIGSTOP a worker for good; another process takes its seat, while the system keeps the
+    sessions of the stopped one open.
+
+    It bit if a lease had to be taken back from it.
+    """
+
+    kind: Literal["freeze"]
+    lasts: Literal[0] = 0
+    aim: Aim = "in-transaction"
+
+    def inject(self, arena: Arena) -> Strike | None:
+        """Stop a worker that fits the aim, and look whether it stands where it was aimed at."""
+        seat = arena.pick(self.aim)
+        if seat is None:
+            return None
+        arena.fleet.pause(seat)
+        if self.aim == "in-transaction" and seat.name not in arena.system.in_transaction(arena.dsn):
+            arena.fleet.resume(seat)  # it was quicker than we
+            return None
+        target = seat.name
+        return Strike(target, seat.number, self.strike(arena, seat))
+
+    def strike(self, arena: Arena, seat: Seat) -> Callable[[], int]:
+        """Leave the process as it is, and replace it."""
+        arena.fleet.freeze(seat)
+        return nothing_to_heal
+
+    def bite(self, injection: Injection, history: History) -> str | None:
+        """The leases of the stopped process were reclaimed."""
+        taken = self.leases_taken(injection, history)
+        return f"stands still for good, {taken} of its leases reclaimed" if taken else None

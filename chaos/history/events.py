@@ -11,6 +11,7 @@ the server's commit timestamp and `Note.at` the machine's clock. Ordering betwee
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -34,8 +35,30 @@ class Policy(NamedTuple):
     jitter: float
 
 
+class Key(NamedTuple):
+    """The unique key of a task, and for how long the task has it.
+
+    `until` is `started` (claimed for the first time), `finished` (over or dead), or `period`: the
+    text says which period, and the task has it for as long as its row exists.
+    """
+
+    text: str
+    until: str
+
+
+class Occurrence(NamedTuple):
+    """Which due time of which schedule a task is."""
+
+    schedule: str
+    at: int
+
+
 class Row(NamedTuple):
-    """A task as one committed change left it."""
+    """A task as one committed change left it.
+
+    `source` is who enqueued it, if the system knows; `counted`, whether it takes up room under that
+    source's cap. `key` and `occurrence` are None for most tasks.
+    """
 
     task: int
     kind: str
@@ -49,6 +72,10 @@ class Row(NamedTuple):
     claimed_at: int | None
     policy: Policy | None
     error: str | None
+    source: str | None = None
+    counted: bool = False
+    key: Key | None = None
+    occurrence: Occurrence | None = None
 
 
 class Change(NamedTuple):
@@ -96,7 +123,7 @@ class Note(NamedTuple):
     """What a worker or client said of itself.
 
     `what` is one of
-    - `claimed`: a claim's reply arrived;
+    - `claimed`: a claim's reply arrived; `detail` is what the worker's own wall clock read then;
     - `started`, `finished`: the handler was entered and left (`detail`: how it ended);
     - `effect`: an effect outside the database happened;
     - `renewed`: a renewal's reply arrived; `detail` is the expiry it set, in microseconds;
@@ -106,7 +133,15 @@ class Note(NamedTuple):
       are; `detail`: what became of the task);
     - `acknowledged`: the client knows that its enqueue of this task is committed, from the reply or
       by asking later (no token, no owner); `detail` is the earliest due time that it ordered, in
-      microseconds, or empty if that is not known.
+      microseconds, or empty if that is not known;
+    - `reply-lost`: this worker sent a statement whose reply was kept from it (no task, no token);
+      `detail` is for how many microseconds it waited;
+    - `starved`: this worker's process was ready to run and was given no processor; `detail` is for
+      how many microseconds since its last such note, or since it started (no task, no token). Of
+      the harness itself, under the name RUNNER: it came so much later than it wanted to;
+    - `keyed`: the client asked for a task under a unique key and was told that this one stands (no
+      token, no owner); `detail` is `created` or `standing`, the time in microseconds at which it
+      asked, and the key, with a space between.
     """
 
     at: int
@@ -118,6 +153,8 @@ class Note(NamedTuple):
     detail: str
 
 
+STARVED = "starved"  # what the harness notes of a worker; the worker itself says nothing by it
+RUNNER = "runner"
 # Targets of a fault that is everybody's.
 SERVER_WIDE = frozenset({"", "database", "server"})
 
@@ -127,7 +164,8 @@ class Fault(NamedTuple):
 
     `action` is one of
     - `plan`: the scenario wants this fault (no target); `detail` is how many times;
-    - `inject`, `heal`: it was put in place, and taken away; without a heal, a fault of a worker
+    - `inject`, `heal`: it was put in place (`detail`: which of the scenario's faults it is, counted
+      from 0), and taken away; without a heal, a fault of a worker
       lasts for as long as the process and a fault of the server is over at once;
     - `bite`: it had its intended effect (`detail`: which);
     - `death` (the name, too, is `death`): a worker process ended that the harness did not end;
@@ -145,7 +183,11 @@ class Fault(NamedTuple):
 
 
 class Final(NamedTuple):
-    """A task as a plain SELECT found it at the end, with digests of the payload it had and has."""
+    """A task as a plain SELECT found it at the end, with digests of the payload it had and has.
+
+    The digest of the payload it had is empty if the client never learned that this task is its own,
+    or if no client enqueued it.
+    """
 
     task: int
     state: str
@@ -154,6 +196,25 @@ class Final(NamedTuple):
     error: str | None
     payload_enqueued: str
     payload_now: str
+
+
+class Failover(NamedTuple):
+    """The primary died, and its standby took over.
+
+    died: when the primary was no more. opened: from when clients were let in to the promoted
+    server: whatever was committed there came later. synchronous: whether the primary told nobody
+    of a commit that the standby did not have. lost: what the primary had committed and the standby
+    did not have, in commit order.
+
+    What was lost is no part of `History.commits`, which is the surviving timeline: it happened, and
+    then it had not. Its `seq` comes after those of the commits that were kept and before those of
+    the promoted server, so that all commits of a run have one order.
+    """
+
+    died: int
+    opened: int
+    synchronous: bool
+    lost: tuple[Commit, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,6 +226,18 @@ class Step:
     outcome: str | None
 
 
+class Recurrence(NamedTuple):
+    """A schedule: a run at each multiple of `every` microseconds since the Unix epoch.
+
+    `missed` says what becomes of those that nobody could start in time: `all` are made up for,
+    oldest first; of the others only the latest due one is run, with `once` however late it is, with
+    `skip` if it is no more than a minute late.
+    """
+
+    every: int
+    missed: str
+
+
 @dataclass(frozen=True, slots=True)
 class Rules:
     """What the system under test promises, in its adapter's words."""
@@ -173,6 +246,9 @@ class Rules:
     gives_back: frozenset[str]  # outcomes that lower `attempts` by one
     claim_limit: int  # rows that one claim may take: no two claims share an owner
     snooze_delay: int | None = None  # microseconds that each snooze asks for, if all ask the same
+    limits: Mapping[str, int] = field(default_factory=dict)  # kind -> its most leases at once
+    caps: Mapping[str, int] = field(default_factory=dict)  # source -> its most tasks outstanding
+    schedules: Mapping[str, Recurrence] = field(default_factory=dict)  # by name
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,5 +297,6 @@ class History:
     notes: tuple[Note, ...] = ()
     faults: tuple[Fault, ...] = ()
     finals: tuple[Final, ...] = ()
+    failovers: tuple[Failover, ...] = ()
     unknown: int = 0  # outcomes that could not be resolved after the run
     named: frozenset[str] = field(default_factory=frozenset)  # the invariants the scenario is about

@@ -94,14 +94,17 @@ def read_journals(directory: Path, offset_us: int) -> tuple[Note, ...]:
     `offset_us` is what `clock_offset` measured during the run. A last line without its newline was
     torn by a kill and is ignored. Raises JournalError for any other line that is not a note.
     """
-    notes = [
-        note for path in sorted(directory.glob(f"*{_SUFFIX}")) for note in _read(path, offset_us)
-    ]
+    names = [path.stem for path in sorted(directory.glob(f"*{_SUFFIX}"))]
+    notes = [note for name in names for note in read_journal(directory, name, offset_us)]
     notes.sort(key=lambda note: note.at)  # stable: a worker's own order stands
     return tuple(notes)
 
 
-def _read(path: Path, offset_us: int) -> list[Note]:
+def read_journal(directory: Path, worker: str, offset_us: int) -> list[Note]:
+    """Every note of one worker's journal so far; none if it has no journal. See `read_journals`."""
+    path = directory / f"{worker}{_SUFFIX}"
+    if not path.exists():
+        return []
     notes = []
     with path.open("rb") as lines:
         for number, line in enumerate(lines, 1):
@@ -114,7 +117,7 @@ def _read(path: Path, offset_us: int) -> list[Note]:
             match fields:
                 case [int(now), str(what), int(task), int(token), str(owner), str(detail)]:
                     at = now // 1000 + offset_us
-                    notes.append(Note(at, path.stem, what, task, token, owner, detail))
+                    notes.append(Note(at, worker, what, task, token, owner, detail))
                 case _:
                     raise JournalError(f"{path}, line {number}: not a note")
     return notes

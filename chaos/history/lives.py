@@ -10,36 +10,38 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from chaos.history.events import RUNNING, Commit, Effect, Ended, Final, History, Note, Row
+from chaos.history.lost import lost
 
 
 class Moved(NamedTuple):
-    """One committed change of a task: before, after, and the run-log row written beside it."""
+    """One committed change of a task: before, after, and the run-log row written beside it.
+
+    is_claim: this step took a new lease: it left a running row whose token or owner is new.
+    ends_lease: it took a lease away: the row runs no more, or on another lease.
+    """
 
     seq: int
     at: int
     before: Row | None  # None: this change is the enqueue
     after: Row | None  # None: the row was deleted
     ended: Ended | None
+    is_claim: bool
+    ends_lease: bool
 
-    @property
-    def is_claim(self) -> bool:
-        """Whether this step took a new lease: a running row whose token or owner is new."""
-        after, before = self.after, self.before
-        if after is None or after.state != RUNNING:
-            return False
-        return (
-            before is None
-            or before.state != RUNNING
-            or (before.token, before.owner) != (after.token, after.owner)
-        )
 
-    @property
-    def ends_lease(self) -> bool:
-        """Whether this step took a lease away: the row runs no more, or on another lease."""
-        before = self.before
-        if before is None or before.state != RUNNING:
-            return False
-        return self.after is None or self.after.state != RUNNING or self.is_claim
+def _moved(seq: int, at: int, before: Row | None, after: Row | None) -> Moved:
+    # Asked of each step by most invariants: found out once.
+    ran = before is not None and before.state == RUNNING
+    claims = ends = False
+    if after is not None and after.state == RUNNING:
+        if not ran:
+            claims = True
+        else:
+            assert before is not None
+            claims = ends = before.token != after.token or before.owner != after.owner
+    elif ran:
+        ends = True
+    return Moved(seq, at, before, after, None, claims, ends)
 
 
 @dataclass(slots=True)
@@ -68,34 +70,43 @@ class Life:
 
 
 def lives(history: History) -> dict[int, Life]:
-    """Fold a history into one life per task, keyed by task id."""
-    found: dict[int, Life] = {}
+    """Fold a history into one life per task, keyed by task id.
 
-    def life(task: int) -> Life:
-        one = found.get(task)
-        if one is None:
-            one = found[task] = Life(task)
-        return one
-
+    A task whose enqueue was lost in a failover has no life: what is noted of it is left out, since
+    its id may be another task's now.
+    """
+    found = _Lives()
     for commit in history.commits:
         ends: list[tuple[Life, int]] = []  # where the ends of leases are in which life
-        for task, after in commit.changes:
-            one = life(task)
-            move = Moved(commit.seq, commit.at, one.last, after, None)
+        seq, at, _, changes, ended, effects = commit
+        for task, after in changes:
+            life = found[task]
+            moves = life.moves
+            move = _moved(seq, at, moves[-1].after if moves else None, after)
             if move.ends_lease:
-                ends.append((one, len(one.moves)))
-            one.moves.append(move)
-        for row in commit.ended:
-            life(row.task).ended.append((commit, row))
-        if ends and commit.ended:
-            _attach(commit.ended, ends)
-        for effect in commit.effects:
-            life(effect.task).effects.append((commit, effect))
+                ends.append((life, len(moves)))
+            moves.append(move)
+        for row in ended:
+            found[row.task].ended.append((commit, row))
+        if ends and ended:
+            _attach(ended, ends)
+        for effect in effects:
+            found[effect.task].effects.append((commit, effect))
+    gone = lost(history)
     for note in history.notes:
-        life(note.task).notes.append(note)
+        if not (gone.tasks and gone.concerns(note)):
+            found[note.task].notes.append(note)
     for final in history.finals:
-        life(final.task).final = final
-    return found
+        found[final.task].final = final
+    return dict(found)
+
+
+class _Lives(dict[int, Life]):
+    """Lives by task, each made when it is first asked for."""
+
+    def __missing__(self, task: int) -> Life:
+        life = self[task] = Life(task)
+        return life
 
 
 def _attach(logged: Iterable[Ended], ends: Iterable[tuple[Life, int]]) -> None:

@@ -1,9 +1,10 @@
 """A history as a file: JSON lines that can be judged again anywhere, gzip if the name ends in .gz.
 
-    {"format":"leaseproof-history","version":2}
+    {"format":"leaseproof-history","version":4}
     {"about":{…},"rules":[…],"phases":[…],"unknown":0,"named":[…]}
     ["commit",seq,at,xid,[[task,row or null],…],[ended,…],[effect,…]]
     ["note",…]  ["fault",…]  ["final",…]
+    ["failover",died,opened,synchronous,[[seq,at,xid,…],…]]
     ["end",CRC-32 of all lines before]
 
 A record is an array of its fields in the order of `events`. The last line tells a whole file from
@@ -12,7 +13,6 @@ a cut one, and its checksum finds damage that still reads as JSON.
 
 from __future__ import annotations
 
-import gc
 import gzip
 import io
 import json
@@ -23,16 +23,21 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO, Final, cast
 
+from chaos.history.collector import uncollected
 from chaos.history.events import (
     Change,
     Commit,
     Effect,
     Ended,
+    Failover,
     Fault,
     History,
+    Key,
     Note,
+    Occurrence,
     Phases,
     Policy,
+    Recurrence,
     Row,
     Rules,
     Step,
@@ -40,9 +45,11 @@ from chaos.history.events import (
 from chaos.history.events import Final as FinalRow
 
 FORMAT: Final = "leaseproof-history"
-VERSION: Final = 2
-# Version 1 had no delay of snoozes in its rules: it was not known.
-READABLE: Final = (1, VERSION)
+# Version 3 says of each task its source, key and occurrence, and of the system its limits, caps and
+# schedules. A history without them cannot show that they held: version 2 and older are refused.
+# Version 4 tells of failovers; before it no run could have one.
+VERSION: Final = 4
+OLDEST: Final = 3
 
 # Raw text, not \u escapes: two lone surrogates side by side would come back from escapes as the
 # one character they spell. "surrogatepass" gives each its own bytes.
@@ -81,13 +88,14 @@ def load(path: Path) -> History:
     notes: list[Note] = []
     faults: list[Fault] = []
     finals: list[FinalRow] = []
+    failovers: list[Failover] = []
     # A million events repeat a few kinds, states, owners and policies: one object for each.
     shared: dict[Any, Any] = {}
     share = shared.setdefault
     checksum = number = 0
     ended = False
     try:
-        with _opened(path) as lines, _uncollected():
+        with _opened(path) as lines, uncollected():
             for number, line in enumerate(lines, 1):
                 text = line.decode(*_UTF8)
                 record, end = _decode(text)
@@ -98,7 +106,7 @@ def load(path: Path) -> History:
                 elif number == 2:
                     head = record
                 elif record[0] == "commit":
-                    commits.append(_commit(record, shared))
+                    commits.append(_commit(record[1:], shared))
                 elif record[0] == "note":
                     _, at, worker, what, task, token, owner, detail = record
                     worker, what, owner = (
@@ -111,6 +119,10 @@ def load(path: Path) -> History:
                     faults.append(Fault(*record[1:]))
                 elif record[0] == "final":
                     finals.append(FinalRow(*record[1:]))
+                elif record[0] == "failover":
+                    _, died, opened, synchronous, gone = record
+                    lost = tuple([_commit(one, shared) for one in gone])
+                    failovers.append(Failover(died, opened, synchronous, lost))
                 elif record != ["end", checksum]:
                     raise ValueError("unknown kind of line, or the contents were changed")
                 else:
@@ -118,15 +130,15 @@ def load(path: Path) -> History:
                 checksum = zlib.crc32(line, checksum)
         if not ended:
             raise ValueError("the file is cut off here")
-        steps, gives_back, *numbers = head["rules"]
         return History(
             about=head["about"],
-            rules=Rules(frozenset(Step(*step) for step in steps), frozenset(gives_back), *numbers),
+            rules=_rules(head["rules"]),
             phases=Phases(*head["phases"]),
             commits=tuple(commits),
             notes=tuple(notes),
             faults=tuple(faults),
             finals=tuple(finals),
+            failovers=tuple(failovers),
             unknown=head["unknown"],
             named=frozenset(head["named"]),
         )
@@ -148,6 +160,9 @@ def _records(history: History) -> Iterator[object]:
             sorted(rules.gives_back),
             rules.claim_limit,
             rules.snooze_delay,
+            dict(sorted(rules.limits.items())),
+            dict(sorted(rules.caps.items())),
+            dict(sorted(rules.schedules.items())),
         ],
         "phases": [
             phases.began,
@@ -168,6 +183,8 @@ def _records(history: History) -> Iterator[object]:
         yield ("fault", *fault)
     for final in history.finals:
         yield ("final", *final)
+    for failover in history.failovers:
+        yield ("failover", *failover)
 
 
 def _check_header(header: object) -> None:
@@ -176,12 +193,30 @@ def _check_header(header: object) -> None:
     version = header["version"]
     if version > VERSION:
         raise ValueError(f"format version {version} is newer than this program's, {VERSION}")
-    if version not in READABLE:
+    if version < 1:
         raise ValueError(f"there is no format version {version}")
+    if version < OLDEST:
+        raise ValueError(
+            f"format version {version} does not say which source, key or occurrence a task has:"
+            " run its scenario again, or judge it with the program that wrote it"
+        )
+
+
+def _rules(fields: list[Any]) -> Rules:
+    steps, gives_back, claim_limit, snooze_delay, limits, caps, schedules = fields
+    return Rules(
+        frozenset(Step(*step) for step in steps),
+        frozenset(gives_back),
+        claim_limit,
+        snooze_delay,
+        limits,
+        caps,
+        {name: Recurrence(*recurrence) for name, recurrence in schedules.items()},
+    )
 
 
 def _commit(record: list[Any], shared: dict[Any, Any]) -> Commit:
-    _, seq, at, xid, changes, ended, effects = record
+    seq, at, xid, changes, ended, effects = record
     return Commit(
         seq,
         at,
@@ -193,9 +228,14 @@ def _commit(record: list[Any], shared: dict[Any, Any]) -> Commit:
 
 
 def _row(fields: list[Any], shared: dict[Any, Any]) -> Row:
-    task, kind, state, due, attempts, cap, token, owner, expires, claimed, policy, error = fields
+    task, kind, state, due, attempts, cap, token, owner, expires, claimed, policy, *rest = fields
+    error, source, counted, key, occurrence = rest
     if policy is not None:
         policy = Policy(*policy)
+    if key is not None:
+        key = Key(*key)
+    if occurrence is not None:
+        occurrence = Occurrence(*occurrence)
     share = shared.setdefault
     return Row(
         task,
@@ -210,6 +250,10 @@ def _row(fields: list[Any], shared: dict[Any, Any]) -> Row:
         claimed,
         share(policy, policy),
         error,
+        share(source, source),
+        counted,
+        share(key, key),
+        share(occurrence, occurrence),
     )
 
 
@@ -226,21 +270,6 @@ def _ended(fields: list[Any], shared: dict[Any, Any]) -> Ended:
         share(outcome, outcome),
         error,
     )
-
-
-@contextmanager
-def _uncollected() -> Iterator[None]:
-    """Pause the cycle collector: what is read has no cycles, and looking for them doubles the time.
-
-    That it is paused for the process's other threads too costs memory at worst.
-    """
-    enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if enabled:
-            gc.enable()
 
 
 @contextmanager

@@ -7,6 +7,7 @@ peeks, and moves the slot only past what it holds.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -43,6 +44,8 @@ _SESSION = """
         ('extra_float_digits', '1'),
         -- The barrier of drain() must be on disk, and must not wait for a standby.
         ('synchronous_commit', 'local'),
+        -- A promoted standby lets nobody write until it is witnessed.
+        ('default_transaction_read_only', 'off'),
         -- A role's own limits are meant for applications.
         ('statement_timeout', '0'),
         ('lock_timeout', '0')
@@ -115,7 +118,8 @@ class Witness:
     """Reads committed transactions from one server's log. For one thread at a time.
 
     `dsn` must be a session of its own (no transaction pooler) that may replicate and owns the
-    tables. `name` names the slot and the publication.
+    tables. `name` names the slot and the publication. `first` is the `seq` of the first commit, and
+    may be set until that is drained.
     """
 
     def __init__(
@@ -131,7 +135,8 @@ class Witness:
         # The last long values of each row, by table and key: see _whole.
         self._long: dict[tuple[str, str], dict[str, str]] = {}
         self._seen = 0  # the LSN of the last commit taken
-        self._seq = 0
+        self.first = 0
+        self._lsns: list[int] = []  # of each commit that has a `seq`, ascending
         self._begun: pgoutput.Begin | None = None
         self._events: list[Change | Ended | Effect] = []
         self._ready: list[Commit] = []
@@ -147,6 +152,28 @@ class Witness:
             for one in self._watched.values():
                 self._check_table(session, one)
             self._create(session)
+        except BaseException:
+            session.close()
+            raise
+        self._session = session
+        self._open = True
+
+    def adopt(self) -> None:
+        """As `open`, on the promoted standby of a server that was witnessed under this name.
+
+        It has that server's publication, as any other row, but no slot of its own. Nobody may have
+        written since its promotion, or write before this returns: then the first commit that comes
+        is the first on the new timeline, and what stands in the tables is what an update will not
+        send (see `_whole`).
+        """
+        session = self._connect()
+        try:
+            for one in self._watched.values():
+                self._check_table(session, one)
+            self._create_slot(session)
+            for one in self._watched.values():
+                if one.key is not None and self._toastable[one.table]:
+                    self._learn(session, one, one.key)
         except BaseException:
             session.close()
             raise
@@ -198,8 +225,19 @@ class Witness:
         commits, self._ready = self._ready, []
         return commits
 
-    def reconnect(self) -> None:
-        """Start a new session after a lost one, on the same server.
+    @property
+    def next(self) -> int:
+        """The `seq` of the next commit."""
+        return self.first + len(self._lsns)
+
+    def seq_at(self, lsn: str) -> int:
+        """The `seq` of the first commit whose record does not begin before this place in the log;
+        that of the next commit if there is none yet."""
+        high, low = lsn.split("/")
+        return self.first + bisect_left(self._lsns, int(high, 16) << 32 | int(low, 16))
+
+    def reconnect(self, dsn: str | None = None) -> None:
+        """Start a new session after a lost one, on the same server; at `dsn` if it has moved.
 
         Raises psycopg.OperationalError while the server is away, and WitnessError if the slot is
         gone: another server (a promoted standby has no slot), or one that gave up on it.
@@ -208,6 +246,7 @@ class Witness:
             raise WitnessError("this witness is not open")
         if self._session is not None:
             self._session.close()
+        self._dsn = dsn or self._dsn
         self._session = self._connect()
         slot = self._session.execute(
             "SELECT wal_status FROM pg_replication_slots WHERE slot_name = %s", (self._name,)
@@ -222,6 +261,13 @@ class Witness:
                 f"the server has dropped log that slot {self._name} still needed:"
                 " raise max_slot_wal_keep_size, or drain more often"
             )
+
+    def leave(self) -> None:
+        """Close the session, and leave slot and publication to a server that is of no more use."""
+        if self._session is not None:
+            self._session.close()
+            self._session = None
+        self._open = False
 
     def close(self) -> None:
         """Drop the slot and the publication, those that are still there. May be called again."""
@@ -402,7 +448,7 @@ class Witness:
             return
         self._ready.append(
             Commit(
-                self._seq,
+                self.next,
                 begun.at,
                 begun.xid,
                 tuple(event for event in self._events if isinstance(event, Change)),
@@ -410,7 +456,7 @@ class Witness:
                 tuple(event for event in self._events if isinstance(event, Effect)),
             )
         )
-        self._seq += 1
+        self._lsns.append(begun.commit_lsn)
 
     def _relate(self, message: pgoutput.Relation) -> None:
         watched = self._watched.get(f"{message.schema}.{message.table}")
@@ -479,6 +525,17 @@ class Witness:
             else:
                 row[column] = value
         return row
+
+    def _learn(self, session: psycopg.Connection[TupleRow], watched: Watched, key: str) -> None:
+        """Remember the long values of all rows, in the text in which the log would send them."""
+        columns = sorted(self._toastable[watched.table])
+        text = sql.SQL("CASE WHEN {0} IS NOT NULL THEN format('%s', {0}) END")
+        query = sql.SQL("SELECT {} FROM {}").format(
+            sql.SQL(", ").join(text.format(sql.Identifier(one)) for one in [key, *columns]),
+            sql.Identifier(*watched.table.split(".", 1)),
+        )
+        for number, *values in session.execute(query):
+            self._remember(watched, number, dict(zip(columns, values, strict=True)))
 
     def _remember(self, watched: Watched, key: str, row: Mapping[str, str | None]) -> None:
         long = {}

@@ -7,11 +7,22 @@ from dataclasses import dataclass
 from hashlib import sha256
 from math import log
 
-from chaos.history.events import DEAD, PENDING, Ended, History, Policy, Row, Rules
+from chaos.history.events import (
+    DEAD,
+    PENDING,
+    RUNNING,
+    Ended,
+    History,
+    Phases,
+    Policy,
+    Row,
+    Rules,
+)
 from chaos.history.lives import Life, Moved
 from chaos.invariants.verdict import Verdict
 from chaos.invariants.words import Found, clock, many, span
 
+_ASKED = frozenset({"released", "reclaimed"})
 _COUNTED = ("failed", "reclaimed")  # outcomes of attempts that count towards the cap
 
 
@@ -33,6 +44,7 @@ def attempts_bounded(history: History, lives: Mapping[int, Life]) -> Verdict:
     for life in lives.values():
         if life.moves:
             _judge_attempts(life, history.rules, found, tally)
+            _judge_last_lease(life, history.phases, found)
         _judge_dead_letter(life, found)
     return found.verdict(
         "attempts-bounded",
@@ -48,7 +60,12 @@ def attempts_bounded(history: History, lives: Mapping[int, Life]) -> Verdict:
 
 def _judge_attempts(life: Life, rules: Rules, found: Found, tally: _Tally) -> None:
     used = 0  # claims minus give-backs since the enqueue or the last requeue
-    noted = {(note.what, note.token, note.owner) for note in life.notes} if life.ended else set()
+    # What was noted is asked of attempts that were given back or taken back: of few.
+    noted = (
+        {(note.what, note.token, note.owner) for note in life.notes}
+        if any(ended.outcome in _ASKED for _, ended in life.ended)
+        else set()
+    )
     for move in life.moves:
         before, after = move.before, move.after
         if before is None or after is None:
@@ -142,6 +159,22 @@ def _wrong_last(before: Row, after: Row, ended: Ended) -> list[str]:
     return []
 
 
+def _judge_last_lease(life: Life, phases: Phases, found: Found) -> None:
+    """A last attempt whose lease ran out is over: it must not stay neither running nor dead."""
+    row = life.last
+    if row is None or row.state != RUNNING or row.attempts != row.max_attempts:
+        return
+    if row.expires is None or phases.starved_reclaim:
+        return
+    if phases.ended - max(row.expires, phases.healed) > phases.allowed_reclaim:
+        found.add(
+            life.task,
+            life.moves[-1].seq,
+            f"its last attempt, {row.attempts} of {row.max_attempts}, was over with its lease at"
+            f" {clock(row.expires)}, but at {clock(phases.ended)} it was not dead-lettered",
+        )
+
+
 def _short(error: str) -> str:
     return repr(error if len(error) <= 80 else error[:79] + "…")
 
@@ -151,7 +184,7 @@ def _judge_dead_letter(life: Life, found: Found) -> None:
     if final is None or final.state != DEAD:
         return
     seq = life.moves[-1].seq if life.moves else None
-    if final.payload_now != final.payload_enqueued:
+    if final.payload_enqueued and final.payload_now != final.payload_enqueued:
         found.add(life.task, seq, "is dead-lettered, but not with the payload it was enqueued with")
     last = next((move.ended for move in reversed(life.moves) if _dies(move)), None)
     if not final.error:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Collection, Iterator, Mapping
 from typing import NamedTuple
 
 from chaos.history.events import COMPLETED, DEAD, PENDING, RUNNING, History
 from chaos.history.lives import Life, Moved
-from chaos.invariants.causes import Causes, worker_of
+from chaos.history.lost import lost
+from chaos.invariants.causes import Causes, heard_of, worker_of
+from chaos.invariants.failing_over import allowed_losses
 from chaos.invariants.verdict import Verdict
 from chaos.invariants.words import Found, clock, many
 
@@ -103,35 +104,41 @@ def _judge_effects(life: Life, completed: Mapping[int, Moved], found: Found) -> 
 def explained_duplicate(history: History, lives: Mapping[int, Life]) -> Verdict:
     """An effect outside the database happens at least once, and each extra one has a reason.
 
-    The reason is that its attempt failed, was given back, was cancelled, lost its lease, or was
-    requeued afterwards. The attempt that completed, and one that still runs, need none. A lost
-    lease, in turn, explains anything only if something explains the loss (see `causes`); each loss
-    is judged for that, if the worker kept a journal, up to the run's end.
+    The reason is that its attempt failed, was given back, was cancelled, lost its lease, was
+    requeued afterwards, or was undone by a failover to an asynchronous standby. The attempt that
+    completed, and one that still runs, need none. A lost lease, in turn, explains anything only if
+    something explains the loss (see `causes`); each loss is judged for that, if the worker kept a
+    journal, up to the run's end.
     """
     effects_of = {
-        life.task: Counter((note.token, note.owner) for note in life.notes if note.what == "effect")
-        for life in lives.values()
-        if life.notes
+        life.task: times for life in lives.values() if life.notes and (times := _effects(life))
     }
-    kinds = {lives[task].kind for task, effects in effects_of.items() if effects}
+    kinds = {lives[task].kind for task in effects_of}
     causes = Causes(history, lives)
-    journals = {note.worker for note in history.notes}
+    undone = allowed_losses(history, lost(history))
+    journals = heard_of(history)
     found = Found()
-    happened = completed = duplicates = lost = 0
+    happened = completed = duplicates = taken = redone = starved = 0
     for life in lives.values():
         losses = [loss for loss in _losses(life, history.phases.ended) if loss.worker in journals]
-        lost += len(losses)
+        taken += len(losses)
         causeless = set()
         for loss in losses:
             if not causes.explain(loss.worker, loss.since, loss.expired):
                 causeless.add((loss.token, loss.owner))
                 _tell_loss(life, loss, causes, found)
+            elif not causes.struck(loss.worker, loss.since, loss.expired):
+                starved += causes.starved(loss.worker, loss.since, loss.expired)
         effects = effects_of.get(life.task)
         if effects:
-            total = effects.total()
-            unexplained = _judge_duplicates(life, effects, causeless, found) if total > 1 else 0
+            total = sum(effects.values())
             happened += total
-            duplicates += max(0, total - 1 - unexplained)
+            if total > 1 or undone:
+                excused = _excused(life, causeless)
+                extra = {key for key in effects if (life.task, *key) in undone} - excused
+                redone += len(extra)
+                unexplained = _judge_duplicates(life, effects, excused | extra, found)
+                duplicates += max(0, total - 1 - unexplained)
         elif life.kind not in kinds:
             continue
         for move in life.moves:
@@ -146,17 +153,29 @@ def explained_duplicate(history: History, lives: Mapping[int, Life]) -> Verdict:
                 break
     return found.verdict(
         "explained-duplicate",
-        happened + lost,
+        happened + taken,
         f"{many(happened, 'effect')} of {many(completed, 'completed task')};"
-        f" {many(duplicates, 'duplicate')} and {many(lost, 'lost lease')}, each explained",
+        f" {many(duplicates, 'duplicate')} and {many(taken, 'lost lease')}, each explained",
         "no effect outside the database happened, and no worker with a journal lost a lease",
         {
             "effects": happened,
             "completed": completed,
             "duplicates_explained": duplicates,
-            "leases_lost": lost,
+            "leases_lost": taken,
+            "leases_lost_for_want_of_a_processor": starved,
+            **({"explained_by_failover": redone} if history.failovers else {}),
         },
     )
+
+
+def _effects(life: Life) -> dict[tuple[int, str], int]:
+    """How many effects outside the database each attempt of a task had, if it had any."""
+    times: dict[tuple[int, str], int] = {}
+    for note in life.notes:
+        if note.what == "effect":
+            attempt = note.token, note.owner
+            times[attempt] = times.get(attempt, 0) + 1
+    return times
 
 
 class _Loss(NamedTuple):
@@ -167,12 +186,22 @@ class _Loss(NamedTuple):
     owner: str
     worker: str
     since: int  # when it was given or last renewed
-    expired: int
+    expired: int  # or when its holder gave it up, if it was renewed after that
 
 
 def _losses(life: Life, until: int) -> Iterator[_Loss]:
-    """The leases that were taken back, or claimed away, after they had run out."""
-    since = 0
+    """The leases that were taken back, or claimed away, after they had run out.
+
+    A renewal may be on its way while its server or network stands still, and be committed when its
+    holder has long given up. Then what is to be explained is that it did: the time of the lease up
+    to there, and not what the renewal added, which nobody believed in.
+    """
+    gave_up = {
+        (note.token, note.owner): note.at
+        for note in reversed(life.notes)
+        if note.what == "lease-lost"
+    }
+    since, settings = 0, list[int]()  # when the present lease was given and renewed
     for move in life.moves:
         held, after, ended = move.before, move.after, move.ended
         taken = move.is_claim or (ended is not None and ended.outcome == "reclaimed")
@@ -184,13 +213,20 @@ def _losses(life: Life, until: int) -> Iterator[_Loss]:
             # One that was taken away too early did not run out: that is for `no-overlap`.
             if held.owner is not None and held.expires is not None and at >= held.expires:
                 worker = worker_of(held.owner)
-                yield _Loss(move.seq, held.token, held.owner, worker, since, held.expires)
+                begin, end = since, held.expires
+                heard = gave_up.get((held.token, held.owner), end)
+                if heard < since:
+                    begin = max((at for at in settings if at <= heard), default=since)
+                    end = heard if begin < since else end
+                yield _Loss(move.seq, held.token, held.owner, worker, begin, end)
         if after is None or after.state != RUNNING:
             continue
         if move.is_claim:
             since = move.at if after.claimed_at is None else after.claimed_at
+            settings = [since]
         elif held is None or after.expires != held.expires:
             since = move.at
+            settings.append(since)
 
 
 def _tell_loss(life: Life, loss: _Loss, causes: Causes, found: Found) -> None:
@@ -209,12 +245,13 @@ def _tell_loss(life: Life, loss: _Loss, causes: Causes, found: Found) -> None:
 def _judge_duplicates(
     life: Life,
     effects: Mapping[tuple[int, str], int],
-    causeless: Collection[tuple[int, str]],
+    reasons: Collection[tuple[int, str]],
     found: Found,
 ) -> int:
-    """Look for a reason for each effect; return how many have none."""
-    reasons = _excused(life, causeless)
+    """Look for a reason for each effect, if there are several; return how many have none."""
     unexplained = 0
+    if sum(effects.values()) < 2:
+        return 0
     for (token, owner), times in effects.items():
         if times > 1:
             unexplained += times - 1

@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from chaos.history.events import Ended, History, Row
-from chaos.history.lives import Life, Moved
+from chaos.history.lives import Life, Moved, claims
+from chaos.history.lost import lost
 from chaos.invariants.verdict import Verdict
 from chaos.invariants.words import Found, clock, many
 
@@ -21,24 +22,21 @@ def fenced(history: History, lives: Mapping[int, Life]) -> Verdict:
 
     That is only shown if a former holder was alive to try: a history in which no write was refused
     and no attempt outlived its lease is inconclusive.
+
+    A failover that lost claims lets their tokens be issued a second time; those are counted. Who
+    held such a claim is a former holder as any other: the owner tells the two apart.
     """
     found = Found()
-    by_holder = refused = lost = zombies = 0
+    by_holder = refused = told_lost = zombies = 0
     for life in lives.values():
         if life.moves or life.ended:
             by_holder += _judge_endings(life, found)
         if not life.notes:
             continue
-        renewed = False
-        for note in life.notes:
-            what = note.what
-            if what == "renewed":
-                renewed = True
-            elif what == "refused":
-                refused += 1
-            elif what == "lease-lost":
-                lost += 1
-        if renewed:
+        noted = [note.what for note in life.notes]
+        refused += noted.count("refused")
+        told_lost += noted.count("lease-lost")
+        if "renewed" in noted:
             _judge_renewals(life, found)
         zombies += _zombies(life)
     return found.verdict(
@@ -46,10 +44,28 @@ def fenced(history: History, lives: Mapping[int, Life]) -> Verdict:
         by_holder + refused,
         f"{many(by_holder, 'attempt')} ended by the holder; {many(refused, 'late write')} refused",
         "no attempt was ended by its holder and no late write was refused",
-        {"by_holder": by_holder, "refused": refused, "lease_lost": lost, "zombies": zombies},
+        {
+            "by_holder": by_holder,
+            "refused": refused,
+            "lease_lost": told_lost,
+            "zombies": zombies,
+            **({"tokens_issued_twice": _issued_twice(history, lives)} if history.failovers else {}),
+        },
         None
         if refused or zombies
         else "no former holder tried to write: no write was refused, no attempt outlived its lease",
+    )
+
+
+def _issued_twice(history: History, lives: Mapping[int, Life]) -> int:
+    """How many tokens of lost claims were given to other claims of the same task."""
+    gone = lost(history)
+    tokens = {(task, token) for task, token, _ in gone.claims if task not in gone.tasks}
+    return sum(
+        move.after is not None and (task, move.after.token) in tokens
+        for task in {task for task, _ in tokens}
+        if task in lives
+        for move in claims(lives[task])
     )
 
 
@@ -135,13 +151,13 @@ def _zombies(life: Life) -> int:
 
     Commit time and note time are both the machine's clock.
     """
+    if all(ended.outcome in BY_HOLDER for _, ended in life.ended):
+        return 0
     taken = {
         (ended.token, ended.owner): commit.at
         for commit, ended in life.ended
         if ended.outcome not in BY_HOLDER
     }
-    if not taken:
-        return 0
     return sum(
         note.what == "finished" and note.at > taken.get((note.token, note.owner), note.at)
         for note in life.notes

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 
+from chaos.history.collector import uncollected
 from chaos.history.events import History
 from chaos.history.lives import Life, lives
 from chaos.invariants.attempts import attempts_bounded, backs_off
 from chaos.invariants.claiming import claim_bounded, not_early
 from chaos.invariants.effects import effect_once, explained_duplicate
 from chaos.invariants.fencing import fenced
+from chaos.invariants.keys import key_once
 from chaos.invariants.leases import no_overlap, reclaimed_in_time
 from chaos.invariants.lifecycle import conserved, legal_steps, no_lost_task
+from chaos.invariants.limits import limit_held
 from chaos.invariants.progress import progress
+from chaos.invariants.recurring import occurrence_once
 from chaos.invariants.verdict import Outcome, Verdict
 from chaos.invariants.words import many
 
@@ -29,6 +33,9 @@ INVARIANTS: dict[str, Invariant] = {
     "reclaimed-in-time": reclaimed_in_time,
     "attempts-bounded": attempts_bounded,
     "backs-off": backs_off,
+    "occurrence-once": occurrence_once,
+    "key-once": key_once,
+    "limit-held": limit_held,
     "claim-bounded": claim_bounded,
     "progress": progress,
     "conserved": conserved,
@@ -37,8 +44,9 @@ INVARIANTS: dict[str, Invariant] = {
 
 def judge(history: History) -> tuple[Verdict, ...]:
     """Run every invariant on the history, in the order of `INVARIANTS`."""
-    told = lives(history)
-    return tuple(invariant(history, told) for invariant in INVARIANTS.values())
+    with uncollected():
+        told = lives(history)
+        return tuple([invariant(history, told) for invariant in INVARIANTS.values()])
 
 
 def overall(history: History, verdicts: Iterable[Verdict]) -> Outcome:

@@ -132,7 +132,7 @@ def _reclaimed_early(held: Row, ended: Ended | None) -> bool:
 
 def _judge_runs(life: Life, found: Found) -> list[int]:
     """Find attempts that ran at once on valid leases; return the lengths of zombie windows."""
-    if sum(note.what == "started" for note in life.notes) < 2:
+    if [note.what for note in life.notes].count("started") < 2:
         return []
     runs = sorted(_runs(life), key=lambda run: run.began)
     # Sorted by where they begin, two intervals overlap only if one begins before the latest end

@@ -7,6 +7,8 @@ from collections.abc import Mapping
 
 from chaos.history.events import FINAL, PENDING, RUNNING, STATES, History, Phases, Row
 from chaos.history.lives import Life, Moved
+from chaos.history.lost import Lost, lost
+from chaos.invariants.failing_over import judge_lost
 from chaos.invariants.verdict import Verdict
 from chaos.invariants.words import Found, clock, many, span, starved
 
@@ -16,6 +18,10 @@ def no_lost_task(history: History, lives: Mapping[int, Life]) -> Verdict:
 
     How long an expired lease may lie around is a bound, and bounds are counted from heal and mean
     nothing on a starved machine: then a stuck task makes the verdict inconclusive.
+
+    A task whose enqueue was lost in a failover to an asynchronous standby is counted, and is no
+    violation. With a synchronous one, nothing may be lost of which anybody was told: no enqueue,
+    and none of what was later done with the task.
     """
     found, unproven = Found(), Found()
     phases = history.phases
@@ -57,16 +63,41 @@ def no_lost_task(history: History, lives: Mapping[int, Life]) -> Verdict:
             found.add(
                 life.task, seq, f"vanished: it was last {row.state}, and the final look missed it"
             )
+    gone = lost(history)
+    judge_lost(history, gone, found)
+    judged += len(gone.tasks)
+    losses = _losses(history, gone)
     return found.verdict(
         "no-lost-task",
         judged,
-        f"{many(judged, 'task')}, each settled, waiting or validly running",
+        f"{many(judged, 'task')}, each settled, waiting or validly running" + _told(losses),
         "no task was enqueued",
-        {**tally, "unknown_outcomes": history.unknown},
+        {**tally, **losses, "unknown_outcomes": history.unknown},
         starved(phases.lag, phases.reclaim_bound, many(unproven.count, "expired lease"))
         if unproven.count
         else None,
     )
+
+
+def _losses(history: History, gone: Lost) -> dict[str, int]:
+    """What failovers lost, in numbers."""
+    if not history.failovers:
+        return {}
+    return {
+        "lost_commits": sum(len(failover.lost) for failover in history.failovers),
+        "lost_enqueues": len(gone.tasks),
+        "lost_claims": len(gone.claims),
+        "lost_completions": len(gone.completed),
+    }
+
+
+def _told(losses: Mapping[str, int]) -> str:
+    if not losses:
+        return ""
+    parts = ", ".join(
+        many(losses[f"lost_{what}s"], what) for what in ("commit", "enqueue", "claim", "completion")
+    )
+    return f"; lost in a failover: {parts}"
 
 
 def _stuck(row: Row, phases: Phases) -> str | None:
@@ -147,7 +178,7 @@ def conserved(history: History, lives: Mapping[int, Life]) -> Verdict:
     second one is a living task that is back at the token it was enqueued with.
 
     Where clients' acknowledgements are known, more tasks without one than there are enqueues of
-    unknown outcome are tasks that nobody enqueued.
+    unknown outcome are tasks that nobody enqueued; occurrences of a schedule are the queue's own.
     """
     found = Found()
     tally: Counter[str] = Counter()
@@ -173,7 +204,7 @@ def conserved(history: History, lives: Mapping[int, Life]) -> Verdict:
                 found.add(life.task, life.moves[-1].seq if life.moves else None, differs)
             if any(note.what == "acknowledged" for note in life.notes):
                 acknowledged += 1
-            elif enqueues:
+            elif enqueues and not _is_planned(life):
                 unacknowledged.append(life.task)
     if acknowledged:
         tally["unacknowledged"] = len(unacknowledged)
@@ -194,6 +225,11 @@ def conserved(history: History, lives: Mapping[int, Life]) -> Verdict:
         "no task changed",
         {**tally, "compared_with_the_end": len(history.finals)},
     )
+
+
+def _is_planned(life: Life) -> bool:
+    first = life.moves[0].after
+    return first is not None and first.occurrence is not None
 
 
 def _broken(move: Moved, enqueued: int) -> str | None:

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 import logging
 import signal
+import time
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
+from typing import Any, get_args
 
 import psycopg
-from psycopg import Connection
+from psycopg import Connection, sql
+from psycopg.conninfo import make_conninfo
 
 import scheduler
 from chaos.history.events import (
@@ -23,21 +25,35 @@ from chaos.history.events import (
     DISCARDED,
     PENDING,
     RUNNING,
-    Effect,
-    Ended,
     Final,
-    Policy,
-    Row,
+    Recurrence,
     Rules,
     Step,
 )
 from chaos.history.journal import Journal
-from chaos.history.witness import Watched, micros
-from chaos.systems.mutants import Mutant, planted
-from chaos.systems.system import Order, WorkerSettings
-from chaos.workload import Behaviour, Job, perform
-from scheduler import Attempt, Kind, Registry, RetryPolicy, Snooze, Worker
+from chaos.history.witness import Watched
+from chaos.invariants.causes import worker_of
+from chaos.mutants import Mutant, planted
+from chaos.systems import rows
+from chaos.systems.replies import LostReplies
+from chaos.systems.system import FEATURES, Operation, Order, RefusedError, WorkerSettings
+from chaos.workload import Behaviour, Job, digest, perform
+from scheduler import (
+    Attempt,
+    CapReachedError,
+    Every,
+    Kind,
+    Priority,
+    Registry,
+    RetryPolicy,
+    Snooze,
+    Unique,
+    Worker,
+)
+from scheduler.access import limit_source
 from scheduler.lease import Lease
+from scheduler.roles import create_roles
+from scheduler.wire import WorkerConnection
 
 SNOOZE = timedelta(milliseconds=200)
 RULES = Rules(
@@ -68,26 +84,38 @@ PLAIN: tuple[Behaviour, ...] = (
 )
 BACKOFF_BASE = timedelta(milliseconds=100)
 BACKOFF_CAP = timedelta(seconds=1)
+RECURRING = RetryPolicy(20, base=BACKOFF_BASE, cap=BACKOFF_CAP)  # others have their order's
+OF_NO_CLIENT = -1  # the number of a job that recurs
+IN_HAND = 0.03  # seconds that a client keeps a transaction open, so that its rivals meet it
 
 
 class Leaseproof:
     """The adapter for our scheduler; with a mutant, for that scheduler with one bug in it."""
 
     def __init__(self, mutant: Mutant | None = None) -> None:
-        self._mutant = mutant
+        self.mutant = mutant
 
     @property
-    def name(self) -> str:
-        """`leaseproof`, or `leaseproof:<mutant>`."""
-        return "leaseproof" if self._mutant is None else f"leaseproof:{self._mutant.name}"
+    def offers(self) -> frozenset[str]:
+        """Everything there is."""
+        return frozenset(get_args(Behaviour)) | FEATURES
 
     def rules(self, settings: WorkerSettings) -> Rules:
         """The transition table of the scheduler's first migration; a claim fills free slots."""
-        return replace(RULES, claim_limit=settings.slots + settings.prefetch)
+        return replace(
+            RULES,
+            claim_limit=settings.slots + settings.prefetch,
+            limits=settings.limits,
+            schedules={
+                name: Recurrence(timetable.every * 1_000_000, timetable.missed)
+                for name, timetable in settings.schedules.items()
+            },
+        )
 
     def install(self, dsn: str) -> None:
         """Migrate, and create the table that transactional handlers write to."""
-        scheduler.migrate(dsn)
+        with planted(self.mutant):
+            scheduler.migrate(dsn)
         with psycopg.connect(dsn) as connection:
             connection.execute(
                 "create table effects (task bigint not null, token bigint not null,"
@@ -103,9 +131,10 @@ class Leaseproof:
                     *("id", "kind", "status", "next_run_at", "attempts", "max_attempts"),
                     *("lease_token", "lease_owner", "lease_expires_at", "claimed_at"),
                     *("backoff_base", "backoff_factor", "backoff_cap", "backoff_jitter"),
-                    "last_error",
+                    *("last_error", "source", "counted", "unique_key", "unique_until"),
+                    *("schedule", "occurrence"),
                 ),
-                _row,
+                rows.row,
                 key="id",
             ),
             Watched(
@@ -114,20 +143,66 @@ class Leaseproof:
                     *("task_id", "lease_token", "lease_owner", "attempt"),
                     *("claimed_at", "finished_at", "outcome", "error"),
                 ),
-                _ended,
+                rows.ended,
             ),
-            Watched("public.effects", ("id", "task", "token"), _effect),
+            Watched("public.effects", ("id", "task", "token"), rows.effect),
         )
+
+    def cap(self, dsn: str, source: str, most: int) -> None:
+        """A source is a role that logs in, and a member of the group role that may enqueue."""
+        create_roles(dsn)
+        with psycopg.connect(dsn) as connection:
+            role = sql.Identifier(source)
+            connection.execute(sql.SQL("create role {} login").format(role))
+            connection.execute(sql.SQL("grant scheduler_enqueue to {}").format(role))
+            limit_source(connection, source, most)
 
     def enqueue(self, dsn: str, orders: Sequence[Order]) -> list[int]:
         """Enqueue through the scheduler's client, in one transaction."""
-        with psycopg.connect(dsn) as connection:
-            return [
+        with _as_source(dsn, orders[0].source) as connection:
+            tasks = [
                 scheduler.enqueue(
-                    connection, _kind(order), order.job, delay=timedelta(seconds=order.delay)
+                    connection,
+                    _kind(order),
+                    order.job,
+                    delay=timedelta(seconds=order.delay),
+                    priority=Priority(order.priority),
                 )
                 for order in orders
             ]
+            if orders[0].source is not None:
+                time.sleep(IN_HAND)
+        return tasks
+
+    def enqueue_under_key(self, dsn: str, order: Order, keep: bool) -> tuple[int, bool]:
+        """Enqueue through the scheduler's client, in a transaction of its own."""
+        until = order.until if isinstance(order.until, str) else timedelta(seconds=order.until)
+        unique = Unique(order.key or "", until)
+        with _as_source(dsn, order.source) as connection:
+            answer = scheduler.enqueue_unique(
+                connection,
+                _kind(order),
+                order.job,
+                unique,
+                delay=timedelta(seconds=order.delay),
+                priority=Priority(order.priority),
+            )
+            if not keep:
+                time.sleep(IN_HAND)
+                connection.rollback()
+        return answer
+
+    def find(self, dsn: str, numbers: Sequence[int]) -> dict[int, list[int]]:
+        """The number is in the payload."""
+        found: defaultdict[int, list[int]] = defaultdict(list)
+        with psycopg.connect(dsn, autocommit=True) as connection:
+            for number, task in connection.execute(
+                "select (payload ->> 'number')::int, id from scheduler.tasks"
+                " where (payload ->> 'number')::int = any(%s) order by id",
+                [list(numbers)],
+            ):
+                found[number].append(task)
+        return dict(found)
 
     def holders(self, dsn: str) -> dict[str, list[int]]:
         """Read off the running rows: an owner is the worker's name and a nonce."""
@@ -139,6 +214,46 @@ class Leaseproof:
             ):
                 held[worker_of(owner)].append(task)
         return dict(held)
+
+    def in_transaction(self, dsn: str) -> list[str]:
+        """A session bears its worker's name, and only handlers leave a transaction idle."""
+        with psycopg.connect(dsn, autocommit=True) as connection:
+            found = connection.execute(
+                "select distinct substr(application_name, length('scheduler ') + 1)"
+                " from pg_stat_activity where datname = current_database()"
+                " and application_name like 'scheduler %' and state = 'idle in transaction'"
+            ).fetchall()
+        return sorted(name for (name,) in found)
+
+    def tasks(self, dsn: str, state: str) -> list[int]:
+        """The newest few: what an operator looks at."""
+        with psycopg.connect(dsn, autocommit=True) as connection:
+            found = connection.execute(
+                "select id from scheduler.tasks where status = %s order by id desc limit 100",
+                [state],
+            ).fetchall()
+        return [task for (task,) in found]
+
+    def operate(self, dsn: str, what: Operation, tasks: Sequence[int]) -> list[int]:
+        """Through the scheduler's own functions."""
+        with psycopg.connect(dsn) as connection:
+            match what:
+                case "cancel":
+                    return list(scheduler.cancel(connection, tasks))
+                case "requeue":
+                    return scheduler.requeue(connection, tasks)
+                case "discard":
+                    return scheduler.discard(connection, tasks)
+
+    def lock_due(self, session: Connection, most: int) -> int:
+        """In the order in which a claim of one kind would take them."""
+        locked = session.execute(
+            "select from scheduler.tasks"
+            " where status = 'pending' and next_run_at <= scheduler.now()"
+            " order by next_run_at, id limit %s for update skip locked",
+            [most],
+        )
+        return locked.rowcount
 
     def unfinished(self, dsn: str) -> int:
         """Tasks that are pending or running."""
@@ -156,25 +271,28 @@ class Leaseproof:
                 " from scheduler.tasks order by id"
             ).fetchall()
         return [
-            Final(task, status, token, attempts, error, payloads.get(task, ""), _digest(payload))
+            Final(task, status, token, attempts, error, payloads.get(task, ""), digest(payload))
             for task, status, token, attempts, error, payload in rows
         ]
-
-    def digest(self, job: Job) -> str:
-        """A hash of the payload's canonical JSON."""
-        return _digest(job.payload())
 
     def work(self, dsn: str, name: str, settings: WorkerSettings, journals: Path) -> None:
         """Run a `Worker` whose every step goes into the journal."""
         logging.basicConfig(format="%(asctime)s %(levelname)s %(message)s", level=logging.INFO)
         journal = Journal(journals, name)
-        with planted(self._mutant):
-            registry = _registry(journal, timedelta(seconds=settings.lease))
+        with planted(self.mutant):
+            registry = _registry(journal, settings)
 
             def observe(what: str, lease: Lease, detail: str) -> None:
+                if what == "settled":
+                    return  # the run log says the same, and is the word that counts
+                if what == "claimed":
+                    detail = str(time.time_ns() // 1000)
+                if what == "reclaimed":
+                    detail = detail.rpartition(" ")[2]  # of the kind and the task's new status
                 journal.note(what, lease.task, lease.token, lease.owner, detail)
 
-            worker = Worker(
+            worker = _Worker(
+                LostReplies(journals, name, journal),
                 registry,
                 dsn,
                 name=name,
@@ -189,13 +307,30 @@ class Leaseproof:
             worker.run()
 
 
-def worker_of(owner: str) -> str:
-    """The name of the worker in a lease owner."""
-    return owner.rsplit("/", 1)[0]
+class _Worker(Worker):
+    """A worker whose sessions can be made to lose replies."""
+
+    def __init__(self, replies: LostReplies, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self._replies = replies
+
+    def _connect(self) -> WorkerConnection:
+        return self._replies.on(super()._connect())
 
 
-def _registry(journal: Journal, lease: timedelta) -> Registry:
+@contextmanager
+def _as_source(dsn: str, source: str | None) -> Iterator[Connection]:
+    """A transaction of this source, or of the run itself."""
+    try:
+        with psycopg.connect(make_conninfo(dsn, **({"user": source} if source else {}))) as session:
+            yield session
+    except CapReachedError as error:
+        raise RefusedError(str(error)) from error
+
+
+def _registry(journal: Journal, settings: WorkerSettings) -> Registry:
     registry = Registry()
+    lease, limits = timedelta(seconds=settings.lease), settings.limits
 
     def run(attempt: Attempt, job: Job) -> None:
         def effect() -> None:
@@ -212,8 +347,19 @@ def _registry(journal: Journal, lease: timedelta) -> Registry:
         perform(job, attempt.number, effect, lambda: Snooze(SNOOZE), attempt.token - 1)
 
     for behaviour in PLAIN:
-        registry.kind(behaviour, Job, lease=lease)(run)
-    registry.transactional("transactional", Job, lease=lease)(run_in_transaction)
+        if behaviour in settings.lacks:
+            continue
+        limit = limits.get(behaviour)
+        registry.kind(behaviour, Job, lease=lease, retry=RECURRING, limit=limit)(run)
+    if "transactional" not in settings.lacks:
+        limit = limits.get("transactional")
+        registry.transactional("transactional", Job, lease=lease, retry=RECURRING, limit=limit)(
+            run_in_transaction
+        )
+    for name, (kind, seconds, every, missed) in settings.schedules.items():
+        job = Job(OF_NO_CLIENT, kind, seconds, 0)
+        rule = Every(timedelta(seconds=every))
+        registry.schedule(name, registry[kind], job, rule, missed=missed)
     return registry
 
 
@@ -223,61 +369,3 @@ def _kind(order: Order) -> Kind[Job]:
 
     retry = RetryPolicy(order.max_attempts, base=BACKOFF_BASE, cap=BACKOFF_CAP)
     return Registry().kind(order.job.behaviour, Job, retry=retry)(never)
-
-
-def _digest(payload: object) -> str:
-    text = json.dumps(payload, sort_keys=True, separators=(",", ":"))
-    return hashlib.sha256(text.encode()).hexdigest()[:16]
-
-
-def _row(values: Mapping[str, str | None]) -> Row:
-    return Row(
-        task=int(_text(values, "id")),
-        kind=_text(values, "kind"),
-        state=_text(values, "status"),
-        due=_time(values, "next_run_at"),
-        attempts=int(_text(values, "attempts")),
-        max_attempts=int(_text(values, "max_attempts")),
-        token=int(_text(values, "lease_token")),
-        owner=values["lease_owner"],
-        expires=micros(values["lease_expires_at"]),
-        claimed_at=micros(values["claimed_at"]),
-        policy=Policy(
-            float(_text(values, "backoff_base")),
-            float(_text(values, "backoff_factor")),
-            float(_text(values, "backoff_cap")),
-            float(_text(values, "backoff_jitter")),
-        ),
-        error=values["last_error"],
-    )
-
-
-def _ended(values: Mapping[str, str | None]) -> Ended:
-    return Ended(
-        task=int(_text(values, "task_id")),
-        token=int(_text(values, "lease_token")),
-        owner=_text(values, "lease_owner"),
-        attempt=int(_text(values, "attempt")),
-        claimed_at=_time(values, "claimed_at"),
-        finished_at=_time(values, "finished_at"),
-        outcome=_text(values, "outcome"),
-        error=values["error"],
-    )
-
-
-def _effect(values: Mapping[str, str | None]) -> Effect:
-    return Effect(int(_text(values, "task")), int(_text(values, "token")))
-
-
-def _text(values: Mapping[str, str | None], column: str) -> str:
-    value = values[column]
-    if value is None:
-        raise ValueError(f"column {column} is null, which its table forbids")
-    return value
-
-
-def _time(values: Mapping[str, str | None], column: str) -> int:
-    value = micros(_text(values, column))
-    if value is None:
-        raise ValueError(f"column {column} has no time")
-    return value

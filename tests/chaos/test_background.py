@@ -6,7 +6,7 @@ from itertools import count
 
 import pytest
 
-from chaos.background import Background
+from chaos.background import Background, next_beat
 from tests.waiting import wait_for
 
 
@@ -44,3 +44,9 @@ def test_an_error_of_the_context_is_not_replaced_by_the_thread_s_own() -> None:
 
     with pytest.raises(KeyError):
         use()
+
+
+def test_who_is_late_skips_beats_and_keeps_the_others() -> None:
+    assert next_beat(due=10, every=2, began=10) == 12
+    assert next_beat(due=10, every=2, began=11.5) == 12
+    assert next_beat(due=10, every=2, began=15) == 16

@@ -49,19 +49,31 @@ def error(result: Result) -> str:
 def test_a_run_is_judged_kept_and_can_be_judged_again(tmp_path: Path) -> None:
     file = tmp_path / "tiny.yaml"
     file.write_text(SCENARIO)
-    ran = chaos("run", file, "--reports", tmp_path / "reports", "--seed", 5, "--json")
+    summary = tmp_path / "summary.md"
+    summary.write_text("what others said\n")
+    reports = ("--reports", tmp_path / "reports", "--summary", summary)
+    ran = chaos("run", file, *reports, "--seed", 5, "--json")
     told = json.loads(ran.stdout)
     assert (ran.exit_code, told["outcome"]) == (0, "pass"), ran.stdout
     assert told["about"]["seed"] == 5
+    assert summary.read_text().startswith("what others said\n### chaos: 1 pass\n")
     directory = Path(told["run"])
     assert load_scenario(directory / "scenario.yaml") == load_scenario(file)
     assert json.loads((directory / "verdicts.json").read_text()) == told
     assert {path.name for path in directory.iterdir()} == {
         *("history.jsonl.gz", "journals", "scenario.yaml", "verdicts.json", "workers"),
+        *("report.html", "report.json", "junit.xml"),
     }
 
     again = chaos("check", directory, "--json")
     assert (again.exit_code, json.loads(again.stdout)["verdicts"]) == (0, told["verdicts"])
+
+    page = (directory / "report.html").read_text()
+    assert chaos("report", directory).exit_code == 0
+    assert (directory / "report.html").read_text() == page
+    listed = chaos("report", "--index", directory.parent)
+    assert (listed.exit_code, listed.stdout.split()[:2]) == (0, ["pass", directory.name])
+    assert f'href="{directory.name}/report.html"' in (directory.parent / "index.html").read_text()
 
     history = load(directory / "history.jsonl.gz")
     worse = tmp_path / "worse.jsonl"
@@ -81,7 +93,7 @@ def test_a_run_is_judged_kept_and_can_be_judged_again(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.sweep
+@pytest.mark.chaos_long
 def test_all_scenarios_are_run_and_the_worst_decides(tmp_path: Path) -> None:
     scenarios = tmp_path / "scenarios"
     scenarios.mkdir()
@@ -112,6 +124,15 @@ def test_a_run_that_breaks_does_not_keep_the_others_from_running(
     assert result.exit_code == 4
     assert result.stdout.count("broken") == 2
     assert error(result).count("PostgreSQL 9 is not supported") == 2
+
+
+def test_a_report_wants_a_run_or_a_directory_of_runs(tmp_path: Path) -> None:
+    for result in (chaos("report"), chaos("report", tmp_path, "--index", tmp_path)):
+        assert result.exit_code == 2
+        assert "name a run's directory, or give --index" in error(result)
+    for result in (chaos("report", tmp_path), chaos("report", "--index", tmp_path / "nowhere")):
+        assert result.exit_code == 2
+        assert "No such file or directory" in error(result)
 
 
 def test_the_list_tells_what_each_scenario_models_holds_and_must_bite() -> None:
@@ -149,6 +170,19 @@ def test_a_scenario_with_a_mistake_is_a_usage_error_that_says_where(tmp_path: Pa
     assert result.exit_code == 2
     assert "line 6: tasks.1.count" in error(result)
     assert list(tmp_path.iterdir()) == [file]
+
+
+def test_what_cannot_be_is_said_before_anything_runs(tmp_path: Path) -> None:
+    file = tmp_path / "snoozing.yaml"
+    file.write_text(SCENARIO.replace("behaviour: slow", "behaviour: snoozing"))
+    reports = ("--reports", tmp_path / "reports")
+    result = chaos("run", file, *reports, "--system", "examples.letterbox.adapter:QUEUE")
+    assert result.exit_code == 2
+    assert "tiny asks for snoozing, which examples.letterbox.adapter:QUEUE" in error(result)
+    result = chaos("run", file, *reports, "--summary", tmp_path / "none" / "summary.md")
+    assert result.exit_code == 2
+    assert "No such file or directory" in error(result)
+    assert not (tmp_path / "reports").exists()
 
 
 def test_an_unknown_system_is_a_usage_error_that_lists_the_known_ones(tmp_path: Path) -> None:

@@ -15,6 +15,24 @@ with postgres() as server:
     time.sleep(600)
 """
 
+HOLD_A_PAIR = """
+import time
+from chaos.cluster.postgres import postgres
+from chaos.cluster.standby import standby
+with postgres() as primary, standby(primary, synchronous=True) as second:
+    print(second.dsn(), flush=True)
+    time.sleep(600)
+"""
+
+HOLD_A_PGBOUNCER = """
+import time
+from chaos.cluster.postgres import postgres
+from chaos.cluster.pgbouncer import pgbouncer
+with postgres() as server, pgbouncer(server) as pooler:
+    print(pooler.dsn(), flush=True)
+    time.sleep(600)
+"""
+
 HOLD_A_TOXIPROXY = """
 import time
 from chaos.cluster.toxiproxy import toxiproxy

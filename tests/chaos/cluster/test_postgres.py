@@ -26,6 +26,7 @@ from chaos.cluster.postgres import (
     postgres,
 )
 from chaos.cluster.processes import gone
+from chaos.cluster.user import server_user
 from tests.chaos.cluster.children import HOLD_A_CLUSTER, child, end, said
 from tests.chaos.cluster.looking import (
     halt_initdb,
@@ -104,6 +105,25 @@ def test_a_durable_server_has_the_settings_of_its_caller() -> None:
         assert value(server.dsn(), "show full_page_writes") == "on"
         assert value(server.dsn(), "show max_connections") == "7"
         assert value(server.dsn(), "show application_name") == "it's \\ me"
+
+
+@pytest.mark.slow
+def test_a_server_that_stands_still_answers_nobody_and_goes_on_where_it_was() -> None:
+    with postgres() as server, psycopg.connect(server.dsn(), autocommit=True) as session:
+        session.execute("create temporary table mine as select 1 as one")
+        server.pause()
+        with pytest.raises(psycopg.OperationalError, match="timeout"):
+            psycopg.connect(server.dsn(), connect_timeout=2)
+        stopped = [postmaster(server), *postmaster(server).children(recursive=True)]
+        assert len(stopped) > 2
+        assert {one.status() for one in stopped} == {psutil.STATUS_STOPPED}
+        server.resume()
+        assert session.execute("select one from mine").fetchone() == (1,)
+        server.pause()
+    # A stopped server can be removed, too.
+    assert not server.running
+    with pytest.raises(ClusterError, match="is not running"):
+        server.resume()
 
 
 def test_the_port_is_not_a_setting_of_the_caller() -> None:
@@ -346,7 +366,7 @@ def test_binaries_that_the_servers_user_cannot_reach_are_copied_once(private_roo
         (private / "packages").symlink_to(wheel.bindir.parents[2])
         bindir = private.joinpath("packages", *wheel.bindir.parts[-3:])
         hidden = Binaries(bindir, wheel.major, "wheel")
-        user = module._server_user()
+        user = server_user()
         copies: list[Binaries] = []
         threads = [
             threading.Thread(target=lambda: copies.append(module._reachable(hidden, user)))
@@ -378,9 +398,7 @@ def test_installed_programs_that_the_servers_user_cannot_reach_are_an_error() ->
         found = find_binaries()
         (private / "bin").symlink_to(found.bindir)
         with pytest.raises(ClusterError, match=r"cannot run PostgreSQL in .*Permission denied"):
-            module._reachable(
-                Binaries(private / "bin", found.major, "installed"), module._server_user()
-            )
+            module._reachable(Binaries(private / "bin", found.major, "installed"), server_user())
     finally:
         shutil.rmtree(private)
 

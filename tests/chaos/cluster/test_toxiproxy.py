@@ -206,7 +206,7 @@ def test_faults_heal_together_with_bytes_on_their_way(proxy: Proxy, latency_firs
     proxy.down()
     proxy.black_hole()
     proxy.heal()
-    with connect(proxy, seconds=5) as connection:
+    with connect(proxy, seconds=30) as connection:
         assert connection.execute("select 1").fetchone() == (1,)
 
 

@@ -9,7 +9,7 @@ import pytest
 from chaos.explore import Bounds, explore_program, pytest_function, replay
 from chaos.explore.schedule import show
 from chaos.explore.scheduler_programs import PROGRAMS
-from chaos.systems.mutants import MUTANTS, planted
+from chaos.mutants import MUTANTS, planted
 
 # mutant, program, the simplest schedule that shows it
 PLANTED = [
@@ -19,6 +19,7 @@ PLANTED = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("mutant", "name", "schedule"), PLANTED)
 def test_a_planted_bug_is_found_with_its_simplest_schedule(
     empty_dsn: str, mutant: str, name: str, schedule: str
@@ -57,7 +58,7 @@ def test_two_workers_that_claim_and_complete_are_exhausted_without_a_failure(
 
 
 @pytest.mark.slow
-@pytest.mark.sweep
+@pytest.mark.chaos_long
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_the_scheduler_as_it_is_has_no_failure_in_any_program(empty_dsn: str, name: str) -> None:
     bounds = PROGRAMS[name].bounds
@@ -70,7 +71,7 @@ def test_the_scheduler_as_it_is_has_no_failure_in_any_program(empty_dsn: str, na
 
 
 @pytest.mark.slow
-@pytest.mark.sweep
+@pytest.mark.chaos_long
 def test_a_generated_test_starts_a_server_by_itself_and_plants_the_bug() -> None:
     known = PROGRAMS["completions"]
     with planted(MUTANTS["claim-without-lock"]):

@@ -298,3 +298,21 @@ def test_only_a_superuser_can_explore(empty_dsn: str) -> None:
                 pass
         finally:
             connection.execute("drop role explorer_nobody")
+
+
+def leave_it_open(connection: Connection) -> None:
+    connection.execute("update item set n = n + %s where id = 1", [1])
+    connection.close()
+
+
+def test_what_an_actor_leaves_open_at_its_end_keeps_its_locks_until_the_server_hears_of_it(
+    empty_dsn: str,
+) -> None:
+    with staged(empty_dsn, autocommit=False, a=leave_it_open, b=add) as stage:
+        stage.begin()
+        for choice in parse("a b a"):
+            stage.take(choice)
+        assert [event.waiting for event in stage.events] == [(), ("b",), ()]
+        assert "b: update item set n = n + $1 where id = 1 -> UPDATE 1" in stage.events[-1].did
+        with pytest.raises(ScheduleError, match="a has ended"):
+            stage.take(parse("a!")[0])

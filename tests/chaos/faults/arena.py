@@ -8,7 +8,9 @@ from pathlib import Path
 from chaos.cluster.postgres import Postgres
 from chaos.faults import Arena, Fault, Injection, Strike
 from chaos.fleet import Fleet, Seat
+from chaos.history.timelines import Timelines
 from chaos.systems import WorkerSettings
+from chaos.systems.leaseproof import Leaseproof
 from tests.chaos.invariants.build import Story
 
 
@@ -19,11 +21,13 @@ def arena(server: Postgres, database: str = "postgres", *seats: Seat) -> Arena:
     return Arena(
         fleet,
         server,
+        Leaseproof(),
         database,
         "scheduler.tasks",
         lambda: {seat.name: [seat.number] for seat in fleet.seats} or {"somebody": [0]},
         lambda task: task == 1,
         random.Random(1),
+        Timelines(server.dsn(database), ()),
     )
 
 

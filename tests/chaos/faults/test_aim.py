@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import random
 
+import pytest
+
 from chaos.cluster.postgres import Postgres
-from chaos.faults.worker import Stampede
-from chaos.fleet import Seat
+from chaos.faults.worker import Freeze, Stampede
+from chaos.fleet import Fleet, Seat
 from tests.chaos.faults.arena import arena
 
 
@@ -43,6 +45,16 @@ def test_a_last_attempt_is_aimed_at_by_the_tasks_that_are_held(server: Postgres)
     assert where.pick("last-attempt") is None
 
 
+def test_what_was_claimed_and_not_started_is_more_than_a_worker_has_slots_for(
+    server: Postgres,
+) -> None:
+    where = arena(server, "postgres", *seats())  # of one slot each
+    where.leases = lambda: {"w1.1": [1], "w2.1": [2, 5], "w3.1": [3]}
+    assert {seat.name for _ in range(20) if (seat := where.pick("unstarted"))} == {"w2.1"}
+    where.leases = lambda: {"w1.1": [1]}
+    assert where.pick("unstarted") is None
+
+
 def test_who_is_struck_stopped_leaving_or_dead_is_not_struck(server: Postgres) -> None:
     where = arena(server, "postgres", *seats())
     where.busy.append(1)
@@ -57,3 +69,26 @@ def test_a_stampede_waits_for_two_workers_with_leases(server: Postgres) -> None:
     where = arena(server, "postgres", *seats())
     where.leases = lambda: {"w2.1": [2]}
     assert Stampede(kind="stampede", count=1).inject(where) is None
+
+
+def test_a_transaction_is_aimed_at_by_what_the_system_says(
+    server: Postgres, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    where = arena(server, "postgres", *seats())
+    monkeypatch.setattr(where.system, "in_transaction", lambda dsn: ["w3.1", "w9.1"])
+    assert {seat.name for _ in range(20) if (seat := where.pick("in-transaction"))} == {"w3.1"}
+    where.leases = dict
+    assert where.pick("in-transaction") is None
+
+
+def test_a_worker_that_left_its_transaction_just_in_time_is_not_frozen(
+    server: Postgres, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    where = arena(server, "postgres", *seats())
+    answers = [["w1.1"], []]
+    monkeypatch.setattr(where.system, "in_transaction", lambda dsn: answers.pop(0))
+    sent: list[str] = []
+    monkeypatch.setattr(Fleet, "pause", lambda fleet, seat: sent.append(f"stop {seat.name}"))
+    monkeypatch.setattr(Fleet, "resume", lambda fleet, seat: sent.append(f"go on {seat.name}"))
+    assert Freeze(kind="freeze", count=1).inject(where) is None
+    assert sent == ["stop w1.1", "go on w1.1"]

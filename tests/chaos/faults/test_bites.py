@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 from chaos.faults import Fault, Injection
+from chaos.faults.clock import WrongClock
 from chaos.faults.database import (
     Crash,
     DdlLock,
@@ -17,8 +18,11 @@ from chaos.faults.database import (
     TerminateBackends,
 )
 from chaos.faults.network import Bandwidth, BlackHole, Down, Latency, LimitData, ResetPeer, Slicer
+from chaos.faults.operator import Cancel, Discard, Requeue
+from chaos.faults.replies import LoseReplies
+from chaos.faults.rows import RowLock
 from chaos.faults.tasks import faults_of
-from chaos.faults.worker import Kill, Pause, Stampede, Terminate
+from chaos.faults.worker import Freeze, Kill, Pause, Stampede, Terminate
 from chaos.history.events import History, Note
 from chaos.workload import Behaviour, Job
 from tests.chaos.invariants.build import Story, us
@@ -27,6 +31,8 @@ KILL = Kill(kind="kill", count=1)
 KILL_LAST = Kill(kind="kill", count=1, aim="last-attempt")
 PAUSE = Pause(kind="pause", count=1, lasts=2)
 BLACK_HOLE = BlackHole(kind="black-hole", count=1, lasts=2)
+FREEZE = Freeze(kind="freeze", count=1)
+LOSE_REPLIES = LoseReplies(kind="lose-replies", count=1, lasts=2)
 TERMINATE = Terminate(kind="terminate", count=1)
 STAMPEDE = Stampede(kind="stampede", count=1)
 OUTAGES = [Crash(kind="crash", count=1, lasts=2), Restart(kind="restart", count=1, lasts=2)]
@@ -44,6 +50,9 @@ COUNTED = [
     OldTransaction(kind="old-transaction", count=1, lasts=1),
     StaleStatistics(kind="stale-statistics", count=1, lasts=1),
     DdlLock(kind="ddl-lock", count=1, lasts=1),
+    Cancel(kind="cancel", count=1),
+    Requeue(kind="requeue", count=1),
+    Discard(kind="discard", count=1),
 ]
 # In place from 10 s to 20 s.
 INJECTION = Injection("w1.1", us(9), us(10), us(20), seen=0)
@@ -67,12 +76,12 @@ def claim_told(at: float, worker: str = "w1.1", claimed: float = 12) -> History:
     return story.history()
 
 
-@pytest.mark.parametrize("fault", [KILL, PAUSE, BLACK_HOLE], ids=kind)
+@pytest.mark.parametrize("fault", [KILL, PAUSE, BLACK_HOLE, FREEZE], ids=kind)
 def test_a_fault_bit_if_a_lease_was_taken_from_its_target(fault: Fault) -> None:
     assert fault.bite(INJECTION, held().reclaim(7, 15).history()) is not None
 
 
-@pytest.mark.parametrize("fault", [KILL, PAUSE, BLACK_HOLE], ids=kind)
+@pytest.mark.parametrize("fault", [KILL, PAUSE, BLACK_HOLE, FREEZE], ids=kind)
 @pytest.mark.parametrize(
     "story",
     [
@@ -95,6 +104,49 @@ def test_a_kill_bites_whenever_its_lease_is_reclaimed_but_a_zombie_must_have_bee
     assert KILL.bite(INJECTION, late) is not None
     assert PAUSE.bite(INJECTION, late) is None
     assert BLACK_HOLE.bite(INJECTION, late) is None
+
+
+def test_a_pause_bit_as_well_if_the_worker_woke_up_alone_and_took_its_leases_back_itself() -> None:
+    def history(by: str, owner: str, at: float) -> History:
+        story = held(owner).reclaim(7, 21)
+        story.notes = [Note(us(at), by, "reclaimed", 7, 1, owner, "pending")]
+        return story.history()
+
+    assert PAUSE.bite(INJECTION, history("w1.1", "w1.1/nonce", 21)) is not None
+    assert PAUSE.bite(INJECTION, history("w2.1", "w1.1/nonce", 21)) is None
+    assert PAUSE.bite(INJECTION, history("w1.1", "w2.1/nonce", 21)) is None
+    assert PAUSE.bite(INJECTION, history("w1.1", "w1.1/nonce", 9)) is None
+
+
+def reply_lost(at: float, waited: float, worker: str = "w1.1") -> list[Note]:
+    """A worker that waited for a reply in vain."""
+    return [Note(us(at), worker, "reply-lost", 0, 0, "", str(us(waited) - us(0)))]
+
+
+def test_replies_were_lost_if_the_worker_committed_while_it_waited_for_one_in_vain() -> None:
+    story = Story().enqueue(7).claim(7, at=12, owner="w1.1/nonce")
+    for notes, bit in (
+        (reply_lost(13, 2), True),
+        (reply_lost(11, 2), False),
+        (reply_lost(15, 2), False),
+        (reply_lost(13, 2, "w2.1"), False),
+        (reply_lost(21, 12), False),
+        ([], False),
+    ):
+        story.notes = notes
+        assert (LOSE_REPLIES.bite(INJECTION, story.history()) is not None) is bit
+    others = Story().enqueue(7).claim(7, at=12, owner="w2.1/nonce")
+    others.notes = reply_lost(13, 2)
+    assert LOSE_REPLIES.bite(INJECTION, others.history()) is None
+
+
+def test_a_row_lock_bit_if_it_held_to_the_end_and_others_were_claimed_meanwhile() -> None:
+    lock = RowLock(kind="row-lock", count=1, lasts=2)
+    claimed = Story().enqueue(7).claim(7, at=12).history()
+    assert lock.bite(replace(INJECTION, seen=3), claimed) is not None
+    assert lock.bite(INJECTION, claimed) is None
+    before = Story().enqueue(7).claim(7, at=9).history()
+    assert lock.bite(replace(INJECTION, seen=3), before) is None
 
 
 def test_a_kill_on_the_last_attempt_bit_only_if_the_task_died_of_it() -> None:
@@ -141,6 +193,28 @@ def test_an_outage_bit_if_leases_were_held_across_a_silence(fault: Fault) -> Non
 )
 def test_an_outage_did_not_bite_otherwise(fault: Fault, story: Story) -> None:
     assert fault.bite(INJECTION, story.history()) is None
+
+
+@pytest.mark.parametrize("fault", OUTAGES, ids=kind)
+def test_an_outage_is_not_tried_again_before_work_could_go_on(fault: Fault) -> None:
+    assert not fault.missed(INJECTION, held().history())
+    assert fault.missed(INJECTION, held().complete(7, 15).history())
+    assert fault.missed(INJECTION, Story().enqueue(7).history())
+
+
+def test_a_kill_is_tried_again_if_it_left_no_lease_behind() -> None:
+    history = held().history()
+    assert KILL.missed(INJECTION, history)
+    assert not KILL.missed(replace(INJECTION, seen=1), history)
+    assert STAMPEDE.missed(replace(INJECTION, seen=1), history)
+    assert not STAMPEDE.missed(replace(INJECTION, seen=2), history)
+
+
+def test_what_lasted_is_tried_again_if_it_had_no_effect_by_its_end() -> None:
+    assert PAUSE.missed(INJECTION, held().history())
+    assert not PAUSE.missed(INJECTION, held().reclaim(7, 15).history())
+    # Nobody knows yet: the leases of a process that is stopped for good are valid for now.
+    assert not FREEZE.missed(INJECTION, held().history())
 
 
 @pytest.mark.parametrize("fault", SLOW_REPLIES, ids=kind)
@@ -235,3 +309,31 @@ def test_a_slow_task_bit_if_its_holder_completed_it_after_more_than_a_lease() ->
     assert bite("slow", held().complete(7, 6), seconds=3) is None
     assert bite("slow", held().reclaim(7, 8), seconds=3) is None
     assert bite("slow", held().fail(7, 8), seconds=3) is None
+
+
+@pytest.mark.parametrize(
+    ("worker", "at", "wrong_by", "bites"),
+    [
+        ("w1.1", 15, 3600, True),
+        ("w1.1", 15, -3600, True),
+        ("w1.1", 15, 1799, False),  # less than half of what was asked for
+        ("w1.1", 9, 3600, False),  # before it was in place
+        ("w1.1", 21, 3600, False),  # after it was healed
+        ("w1.2", 15, 3600, False),  # somebody else
+    ],
+)
+def test_a_clock_was_wrong_if_its_worker_claimed_by_it(
+    worker: str, at: float, wrong_by: float, bites: bool
+) -> None:
+    fault = WrongClock(kind="wrong-clock", count=1, lasts=10, seconds=3600)
+    story = held()
+    story.notes = [Note(us(at), worker, "claimed", 7, 1, "o", str(us(at + wrong_by)))]
+    assert (fault.bite(INJECTION, story.history()) is not None) == bites
+
+
+def test_a_clock_that_drifts_was_wrong_if_it_was_noticeably_so() -> None:
+    fault = WrongClock(kind="wrong-clock", count=1, lasts=10, rate=1.5)
+    for wrong_by, bites in ((0.2, True), (0.05, False)):
+        story = held()
+        story.notes = [Note(us(15), "w1.1", "claimed", 7, 1, "o", str(us(15 + wrong_by)))]
+        assert (fault.bite(INJECTION, story.history()) is not None) == bites

@@ -6,14 +6,12 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
-from pathlib import Path
 
 import psycopg
 import pytest
 
 from chaos.cluster.postgres import Postgres
-from chaos.cluster.toxiproxy import Toxiproxy, toxiproxy
+from chaos.cluster.toxiproxy import Toxiproxy
 from chaos.faults import Arena, Fault
 from chaos.faults.network import (
     Bandwidth,
@@ -50,21 +48,12 @@ def kind(fault: Fault) -> str:
     return fault.kind
 
 
-@pytest.fixture(scope="module")
-def proxies(real_toxiproxy: Path) -> Iterator[Toxiproxy]:
-    """A Toxiproxy of this module's own."""
-    with toxiproxy() as running:
-        yield running
-
-
 @pytest.fixture
-def where(proxies: Toxiproxy, server: Postgres, request: pytest.FixtureRequest) -> Iterator[Arena]:
+def where(toxiproxy: Toxiproxy, server: Postgres) -> Arena:
     """An arena in which this process sits behind a proxy."""
-    proxy = proxies.proxy(request.node.name, f"127.0.0.1:{server.port}")
     one = arena(server, "postgres", Seat(1, "", incarnation=1, pid=os.getpid()))
-    one.proxies[1] = proxy
-    yield one
-    proxy.remove()
+    one.proxies[1] = toxiproxy.proxy("w1", f"127.0.0.1:{server.port}")
+    return one
 
 
 def connect(where: Arena) -> psycopg.Connection:

@@ -14,10 +14,13 @@ from chaos.history.events import (
     Commit,
     Effect,
     Ended,
+    Failover,
     Fault,
     Final,
     History,
+    Key,
     Note,
+    Occurrence,
     Phases,
     Policy,
     Row,
@@ -66,6 +69,7 @@ class Story:
         self.commits: list[Commit] = []
         self.notes: list[Note] = []
         self.faults: list[Fault] = []
+        self.failovers: list[Failover] = []
         self.holders: dict[tuple[int, int], str] = {}  # (task, token) -> owner
         self.calls = 0
 
@@ -98,6 +102,21 @@ class Story:
             )
             self.commit(at, changes=[Change(task, row._replace(**odd))])
         return self
+
+    def key(
+        self, task: int, at: float = 0, key: str = "k", until: str = "finished", **odd: Any
+    ) -> Story:
+        """Enqueue a task under a key."""
+        return self.enqueue(task, at=at, key=Key(key, until), **odd)
+
+    def plan(self, task: int, at: float, due: float | None = None, name: str = "tick") -> Story:
+        """Plan the occurrence of a schedule that is due at `due`: by default just now."""
+        due = at if due is None else due
+        return self.enqueue(task, at=at, due=due, occurrence=Occurrence(name, us(due)))
+
+    def run(self, task: int, at: float, over: float) -> Story:
+        """Claim a task and complete it."""
+        return self.claim(task, at=at).complete(task, at=over)
 
     def claim(
         self,
@@ -246,7 +265,7 @@ class Story:
                 self.rows.pop(task, None)
             else:
                 self.rows[task] = row
-        seq = len(self.commits) + 1
+        seq = len(self.commits) + sum(len(one.lost) for one in self.failovers) + 1
         self.commits.append(Commit(seq, us(at), 1000 + seq, changes, tuple(ended), tuple(effects)))
         return self
 
@@ -273,6 +292,14 @@ class Story:
         ]
         return self
 
+    def told(
+        self, task: int, answer: str, sent: float, at: float, key: str = "k", who: str = "c1"
+    ) -> Story:
+        """A client that asked at `sent` for a task under a key got an answer at `at`."""
+        detail = f"{answer} {us(sent)} {key}"
+        self.notes.append(Note(us(at), who, "keyed", task, 0, "", detail))
+        return self
+
     def fault(
         self, name: str, *actions: str, target: str = "w1", at: float = 1, detail: str = ""
     ) -> Story:
@@ -286,6 +313,22 @@ class Story:
         at = row.expires or 0
         self.faults += [Fault(at, "stall", what, worker, "") for what in ("inject", "heal", "bite")]
         return self
+
+    def fail_over(self, lost: int, at: float, synchronous: bool = False) -> Story:
+        """The primary died, and a standby without its last `lost` commits takes clients at `at`."""
+        kept = len(self.commits) - lost
+        gone = tuple(self.commits[kept:])
+        self.failovers.append(Failover(us(at - 1), us(at), synchronous, gone))
+        before, self.commits, self.rows = self.commits[:kept], [], {}
+        for commit in before:
+            for task, row in commit.changes:
+                if row is None:
+                    self.rows.pop(task, None)
+                else:
+                    self.rows[task] = row
+        self.commits = before
+        self.fault("failover", "inject", target="server", at=at - 3)
+        return self.fault("failover", "bite", "heal", target="server", at=at)
 
     # The end.
 
@@ -325,6 +368,7 @@ class Story:
             notes=tuple(self.notes),
             faults=tuple(self.faults),
             finals=tuple(found.values()),
+            failovers=tuple(self.failovers),
             unknown=unknown,
             named=frozenset(named),
         )

@@ -293,3 +293,17 @@ def test_where_all_snoozes_ask_for_one_delay_it_must_be_exactly_that() -> None:
     for due in (2.2 + 1e-6, 2.2 - 1e-6):
         history = _snoozed(due).history(rules=rules)
         assert_fails("backs-off", history, "again after 0.", "but it asked for 0.200000 s")
+
+
+def test_a_last_attempt_whose_lease_ran_out_must_not_stay_as_it_is() -> None:
+    stuck = Story().enqueue(1, max_attempts=1).claim(1, at=1)
+    assert_fails("attempts-bounded", stuck.history(), "1 of 1, was over", "not dead-lettered")
+    assert_passes("attempts-bounded", Story().enqueue(1, max_attempts=2).claim(1, at=1).history())
+    assert_passes("attempts-bounded", stuck.reclaim(1, at=7).history())
+    late = Story().enqueue(1, max_attempts=1).claim(1, at=38)
+    assert_passes("attempts-bounded", late.history())
+
+
+def test_a_starved_machine_is_not_blamed_for_a_last_lease_that_lies_around() -> None:
+    stuck = Story().enqueue(1, max_attempts=1).claim(1, at=1)
+    assert_passes("attempts-bounded", stuck.history(lag=3600))

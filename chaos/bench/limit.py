@@ -1,0 +1,182 @@
+"""The limit: pgbench, a C program, runs the worker's own two statements, claim and complete.
+
+The statements are read from the scheduler's files at each run, so the limit is always that of the
+SQL that our workers run. pgbench keeps one row of a result, so the claim's rows are gathered by an
+aggregate around it, and what the completion left over by another; nothing else is changed.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+from pathlib import Path
+from typing import IO
+
+from chaos.bench import BenchError
+from chaos.bench.noop import KIND, LEASE_SECONDS
+from chaos.bench.worker import VAIN, Seen
+from chaos.cluster.postgres import Postgres
+from scheduler.statements import statement
+
+LONGEST = 3600  # seconds; the bench ends it when the drain is over
+# What our sessions have that matters to speed: see scheduler/session.py.
+SESSION = "-c jit=off -c default_transaction_isolation=read\\ committed"
+_PARAMETER = re.compile(r"%\((\w+)\)s")
+_COMMENT = re.compile(r"--.*")
+
+
+def find_pgbench(server: Postgres) -> Path | None:
+    """The server's own pgbench, else one on PATH; None if this machine has none."""
+    beside = server.binaries.bindir / "pgbench"
+    if os.access(beside, os.X_OK):
+        return beside
+    found = shutil.which("pgbench")
+    return None if found is None else Path(found)
+
+
+def script(vain: Path) -> str:
+    """The cycle of one client: claim, complete what was claimed; say so if there was nothing.
+
+    A completion skips rows that are locked, for a moment, by a claim that came too late for them.
+    Like the worker, the client writes those again with its next batch.
+    """
+    return (
+        "\\set owner random(1, 4611686018427387903)\n"
+        f"{gathered_claim(plain('claim'))}\\gset\n"
+        "\\if :n > 0\n"
+        f"{gathered_complete(plain('complete'))}\\gset\n"
+        "\\endif\n"
+        "\\if :claimed = 0\n"
+        f"\\shell touch '{vain}'\n"
+        "\\sleep 20 ms\n"
+        "\\endif\n"
+    )
+
+
+def gathered_claim(claim: str) -> str:
+    """The claim with its rows as one: how many (claimed), and with what the last completion left
+    over, how many are to be completed (n) and the arrays for it.
+
+    The payloads are gathered too: they have to reach the client. Raises BenchError for a claim that
+    is no longer an UPDATE after a WITH list.
+    """
+    return _gathered(claim, "update", "claimed") + (
+        "select count(*) as claimed, count(*) + cardinality(:left_tasks::bigint[]) as n,"
+        " coalesce(array_agg(id), '{}') || :left_tasks::bigint[] as tasks,"
+        " coalesce(array_agg(lease_token), '{}') || :left_tokens::bigint[] as tokens,"
+        " array_fill(:owner::text, array[count(*)::integer]) || :left_owners::text[] as owners,"
+        " array_agg(payload) as payloads from claimed"
+    )
+
+
+def gathered_complete(complete: str) -> str:
+    """The completion with what it did not return as arrays. Raises BenchError likewise."""
+    return _gathered(complete, "insert", "logged") + (
+        "select coalesce(array_agg(id), '{}') as left_tasks,"
+        " coalesce(array_agg(token), '{}') as left_tokens,"
+        " coalesce(array_agg(owner), '{}') as left_owners"
+        " from unnest(:tasks::bigint[], :tokens::bigint[], :owners::text[])"
+        " as held (id, token, owner)"
+        " where id not in (select task_id from logged)"
+    )
+
+
+def _gathered(text: str, verb: str, name: str) -> str:
+    """The statement's last part, which begins with the verb, as one more CTE of its WITH list."""
+    changed, times = re.subn(rf"^\)\n(?={verb} )", f"),\n{name} as (\n", text, flags=re.MULTILINE)
+    if times != 1:
+        raise BenchError(
+            f"the statement that pgbench is to run is no longer one {verb.upper()} after a WITH"
+            f" list, so chaos/bench/limit.py cannot gather its rows:\n{text}"
+        )
+    return f"{changed}\n)\n"
+
+
+def plain(name: str) -> str:
+    """A statement of the scheduler without comments, its parameters as pgbench variables."""
+    text = _COMMENT.sub("", statement(name).decode())
+    return _PARAMETER.sub(r":\1", text).strip()
+
+
+class Pgbench:
+    """`clients` clients of pgbench, each claiming at most `batch` at once."""
+
+    def __init__(
+        self, program: Path, dsn: str, batch: int, clients: int, directory: Path, threads: int
+    ) -> None:
+        self._program = program
+        self._dsn = dsn
+        self._batch = batch
+        self._clients = clients
+        self._directory = directory
+        self._threads = min(threads, clients)
+        self._process: subprocess.Popen[str] | None = None
+        self._said: IO[str] | None = None
+
+    @property
+    def sessions(self) -> str:
+        """How pgbench calls its sessions."""
+        return "pgbench"
+
+    def assemble(self) -> None:
+        """Write the script. pgbench itself connects all its clients before the first begins."""
+        (self._directory / "script.sql").write_text(script(self._directory / VAIN))
+
+    def begin(self) -> None:
+        """Start pgbench."""
+        self._said = (self._directory / "said").open("w+")
+        self._process = subprocess.Popen(
+            [
+                *(str(self._program), "--no-vacuum", "--protocol=prepared"),
+                *(f"--client={self._clients}", f"--jobs={self._threads}", f"--time={LONGEST}"),
+                *("-D", f"kinds={{{KIND}}}", "-D", f'leases={{"{LEASE_SECONDS} s"}}'),
+                *("-D", "left_tasks={}", "-D", "left_tokens={}", "-D", "left_owners={}"),
+                *("-D", f"limit={self._batch}", f"--file={self._directory / 'script.sql'}"),
+                self._dsn,
+            ],
+            stdin=subprocess.DEVNULL,
+            stdout=self._said,
+            stderr=subprocess.STDOUT,
+            text=True,
+            env={**os.environ, "PGOPTIONS": SESSION, "LC_ALL": "C"},
+        )
+
+    def asked_in_vain(self) -> bool:
+        """Whether a client found nothing to claim."""
+        if self._running().poll() is not None:
+            raise BenchError(f"pgbench ended by itself; it says:\n{self._words()}")
+        return (self._directory / VAIN).exists()
+
+    def pids(self) -> list[int]:
+        """The one process, if it has begun."""
+        return [] if self._process is None else [self._process.pid]
+
+    def end(self) -> list[Seen]:
+        """Stop it. It sees no single claims."""
+        process = self._running()
+        process.terminate()
+        process.wait()
+        # A client whose statement failed is gone from then on: what the others did is no limit.
+        if "error" in (words := self._words()):
+            raise BenchError(f"a client of pgbench failed; it says:\n{words}")
+        return []
+
+    def destroy(self) -> None:
+        """Kill it if it still runs."""
+        if self._process is not None and self._process.poll() is None:
+            self._process.kill()
+            self._process.wait()
+        if self._said is not None:
+            self._said.close()
+
+    def _running(self) -> subprocess.Popen[str]:
+        if self._process is None:
+            raise BenchError("pgbench was not started")
+        return self._process
+
+    def _words(self) -> str:
+        assert self._said is not None
+        self._said.seek(0)
+        return self._said.read().strip()

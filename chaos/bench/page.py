@@ -1,0 +1,137 @@
+"""A result as one HTML file: plots, tables, the machine, and the data itself. It loads nothing."""
+
+from __future__ import annotations
+
+from html import escape
+
+from chaos import bench
+from chaos.bench.plots import LIMIT_COLOUR, Line, plot
+from chaos.bench.result import FIGURES, LIMIT, Key, Result, as_json, headline, spreads, waits
+from chaos.bench.statistics import Spread
+from chaos.bench.table import number, ordered, said_waits, sentences, share
+
+LATENCIES = (("claim_p50", "claim_p99"), ("start_p50", "start_p99"))
+_STYLE = """
+:root { color-scheme: light dark; --paper: #fff; --ink: #24292f; --grid: #d8dee4; --dim: #57606a;
+  --line-0: #0969da; --line-1: #bc4c00; --line-2: #1a7f37; --line-3: #8250df; --line-4: #bf3989;
+  --line-5: #6e5a00; }
+@media (prefers-color-scheme: dark) { :root { --paper: #0d1117; --ink: #e6edf3; --grid: #30363d;
+  --dim: #9198a1; --line-0: #4493f8; --line-1: #f0883e; --line-2: #3fb950; --line-3: #ab7df8;
+  --line-4: #f778ba; --line-5: #d4b106; } }
+body { background: var(--paper); color: var(--ink); font: 15px/1.5 system-ui, sans-serif;
+  margin: 0 auto; max-width: 1200px; padding: 1rem; }
+h1 { font-size: 1.5rem; } h2 { font-size: 1.15rem; margin-top: 2rem; }
+code { overflow-wrap: anywhere; }
+.dim { color: var(--dim); }
+.plots { display: grid; gap: 1rem;
+  grid-template-columns: repeat(auto-fit, minmax(min(100%, 24rem), 1fr)); }
+figure { margin: 0; min-width: 0; } figcaption { font-weight: 600; }
+svg { display: block; height: auto; width: 100%; }
+.wide { overflow-x: auto; }
+table { border-collapse: collapse; font-variant-numeric: tabular-nums; }
+th, td { border-bottom: 1px solid var(--grid); padding: .25rem .6rem; text-align: right;
+  vertical-align: top; white-space: nowrap; }
+th { font-weight: 600; } .text { text-align: left; } tr.limit { color: var(--dim); }
+pre { white-space: pre-wrap; }
+"""
+
+
+def page(result: Result) -> str:
+    """The whole file."""
+    title = f"chaos bench {result.bench}"
+    # Inside a script element only a closing tag could end the data early.
+    data = as_json(result).replace("</", "<\\/")
+    return (
+        '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
+        f"<title>{escape(title)}</title>\n<style>{_STYLE}</style>\n</head>\n<body>\n"
+        f"<h1>{escape(title)}</h1>\n"
+        f'<p class="dim">{escape(result.began)}, {result.seconds:.0f} s, '
+        f"<code>{escape(result.command)}</code></p>\n"
+        f"<ul>{''.join(f'<li>{escape(line)}</li>' for line in sentences(result))}</ul>\n"
+        f'<div class="plots">{"".join(_plots(result))}</div>\n'
+        '<p class="dim">Lines are medians, bands reach from the least to the greatest repeat.'
+        " Dashed: pgbench.</p>\n"
+        f'<h2>All figures</h2>\n<div class="wide">{_table(result)}</div>\n'
+        f'<h2>Machine</h2>\n<div class="wide">{_machine(result)}</div>\n'
+        f"<h2>How it was measured</h2>\n<pre>{escape((bench.__doc__ or '').strip())}</pre>\n"
+        f'<script type="application/json" id="result">{data}</script>\n</body>\n</html>\n'
+    )
+
+
+def _plots(result: Result) -> list[str]:
+    """The headline by the axis for each batch, then the latencies."""
+    main = headline(result)
+    latencies = [pair for pair in LATENCIES if spreads(result, pair[0])]
+    drawn = []
+    batches = sorted({one.key.batch for one in result.measurements})
+    if FIGURES[main].better == "more":
+        drawn += [_figure(result, batch, (main,), log_y=False) for batch in batches]
+    for pair in latencies:
+        own = sorted({key.batch for key in spreads(result, pair[0])})
+        drawn += [_figure(result, batch, pair, log_y=True) for batch in own]
+    return drawn
+
+
+def _figure(result: Result, batch: int, figures: tuple[str, ...], log_y: bool) -> str:
+    names = " and ".join(name.replace("_per_", "/").replace("_", " ") for name in figures)
+    title = f"{names}, batch {batch}"
+    lines: list[Line] = []
+    for figure in figures:
+        series: dict[tuple[str, str], list[tuple[int, Spread]]] = {}
+        for key, found in sorted(spreads(result, figure).items(), key=lambda item: item[0].at):
+            if key.batch == batch:
+                series.setdefault((key.system, key.setting), []).append((key.at, found))
+        for (system, setting), points in series.items():
+            label = system if system == LIMIT else f"{system} {setting}"
+            if len(figures) > 1:
+                label = f"{label} {figure.rpartition('_')[2]}"
+            limit = system == LIMIT
+            colour = LIMIT_COLOUR if limit else len(lines) + (len(lines) >= LIMIT_COLOUR)
+            lines.append(Line(label, colour, limit, points))
+    drawn = plot(title, result.axis, FIGURES[figures[0]].unit, lines, log_y)
+    return f"<figure><figcaption>{escape(title)}</figcaption>{drawn}</figure>\n"
+
+
+def _table(result: Result) -> str:
+    columns = {name: spreads(result, name) for name in FIGURES}
+    columns = {name: cells for name, cells in columns.items() if cells}
+    waited = waits(result)
+    main = headline(result)
+    heads = "".join(
+        f"<th>{escape(name.replace('_', ' '))}<br>{escape(FIGURES[name].unit)}</th>"
+        for name in columns
+    )
+    rows = "".join(
+        f'<tr class="{"limit" if key.system == LIMIT else "ours"}">'
+        f'<td class="text">{escape(key.system)}</td><td class="text">{escape(key.setting)}</td>'
+        f"<td>{key.at:,}</td><td>{share(columns[main], key)}</td>"
+        + "".join(_cell(cells, key) for cells in columns.values())
+        + f'<td class="text">{escape(said_waits(waited.get(key, {})))}</td></tr>\n'
+        for key in ordered(result)
+    )
+    return (
+        '<table><thead><tr><th class="text">system</th><th class="text">setting</th>'
+        f"<th>{escape(result.axis)}</th><th>of pgbench</th>{heads}"
+        '<th class="text">active sessions waited for</th></tr></thead>'
+        f"<tbody>{rows}</tbody></table>"
+    )
+
+
+def _cell(cells: dict[Key, Spread], key: Key) -> str:
+    found = cells.get(key)
+    if found is None:
+        return "<td></td>"
+    if found.low == found.high:
+        return f"<td>{number(found.median)}</td>"
+    between = f"{number(found.low)} to {number(found.high)}"
+    return f'<td>{number(found.median)}<br><span class="dim">{between}</span></td>'
+
+
+def _machine(result: Result) -> str:
+    rows = "".join(
+        f'<tr><td class="text">{escape(name.replace("_", " "))}</td>'
+        f'<td class="text">{escape(str(value))}</td></tr>'
+        for name, value in result.machine.items()
+    )
+    return f"<table><tbody>{rows}</tbody></table>"

@@ -1,0 +1,39 @@
+"""A page of figures: what was found, with the command and the machine that found it."""
+
+from __future__ import annotations
+
+import os
+import platform
+import shlex
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+Out = Annotated[Path | None, typer.Option(help="A Markdown file that gets it, with its command.")]
+
+
+def text(title: str, lines: Sequence[str]) -> str:
+    """The page. The load is what the machine had to do meanwhile, this included."""
+    return "\n".join(
+        [
+            f"# {title}",
+            "",
+            f"    chaos {shlex.join(sys.argv[1:])}",
+            "",
+            f"{time.strftime('%Y-%m-%d', time.gmtime())}, Python {platform.python_version()},"
+            f" {os.cpu_count()} cores with a load of {os.getloadavg()[2]:.0f} beside it.",
+            "",
+            *lines,
+            "",
+        ]
+    )
+
+
+def keep(file: Path, title: str, lines: Sequence[str]) -> None:
+    """Write the page to a file. Raises OSError."""
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text(text(title, lines))

@@ -1,0 +1,74 @@
+"""What came of hunting a mutant: who caught it, by which invariant, how soon, by which schedule."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, NamedTuple
+
+Result = Literal["killed", "by another", "equivalent", "survived", "stale", "broken", "unmet"]
+
+# What each result says of the harness. The first two are what they should be.
+MEANS: dict[Result, str] = {
+    "killed": "caught, by its named invariant if it names one",
+    "equivalent": "nothing caught it, and it is written down why nothing can",
+    "by another": "caught, but by another invariant than the one it names",
+    "survived": "nothing caught it",
+    "stale": "caught, though it is written down that nothing can",
+    "broken": "a hunter could not do its work",
+    "unmet": "it is out of reach of those who hunted",
+}
+
+
+class Kill(NamedTuple):
+    """One failure that a mutant caused.
+
+    hunter: the explorer's program or the scenario. invariant: None for what no invariant names: an
+    actor that raises, or waits for ever. sentence: what was found. seconds: from when the hunt for
+    this mutant began. replay: the schedule, or the command that shows the failure again.
+    """
+
+    hunter: str
+    invariant: str | None
+    sentence: str
+    seconds: float
+    replay: str
+
+
+@dataclass(frozen=True, slots=True)
+class Hunted:
+    """One mutant after the hunt.
+
+    named: the invariant that must catch it; empty if any may. kill: by that invariant. others: what
+    else was found until then. reason: why nothing can catch it, where that is written down.
+    """
+
+    mutant: str
+    stands_for: str
+    named: str
+    kill: Kill | None = None
+    others: tuple[Kill, ...] = ()
+    schedules: int = 0
+    seconds: float = 0.0
+    reason: str = ""
+    broke: str = ""
+
+    @property
+    def result(self) -> Result:
+        """What it comes to."""
+        caught = self.kill is not None or bool(self.others)
+        if caught and self.reason:
+            return "stale"
+        if self.kill is not None:
+            return "killed"
+        if self.broke:
+            return "broken"
+        if not self.others and not self.schedules and not self.reason:
+            return "unmet"
+        if self.others:
+            return "by another"
+        return "equivalent" if self.reason else "survived"
+
+    @property
+    def held(self) -> bool:
+        """Whether this is as it should be; what nobody met says nothing."""
+        return self.result in ("killed", "equivalent", "unmet")

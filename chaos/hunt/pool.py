@@ -1,0 +1,104 @@
+"""Hunts in processes of their own, since a mutant is planted in a whole process."""
+
+from __future__ import annotations
+
+import logging
+import multiprocessing
+import signal
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from contextlib import contextmanager
+from itertools import count
+from os import getpid
+
+import psycopg
+from psycopg import sql
+from psycopg.conninfo import make_conninfo
+
+from chaos.cluster.postgres import postgres
+from chaos.explore.explore import SERVER
+from chaos.hunt import explorer
+from chaos.hunt.explorer import HUNTERS, Baseline, Stages
+from chaos.hunt.found import Hunted
+from chaos.mutants import Mutant
+
+Find = Callable[[str], Mutant]
+
+# Each stage keeps up to five sessions, and each process a stage for every program.
+_CONNECTIONS = {"max_connections": "600", "shared_buffers": "64MB"}
+
+
+class FalseAlarmError(Exception):
+    """A hunter finds a failure in the scheduler as it is: what it says of mutants means nothing."""
+
+
+class _Child:
+    """What a process of the pool keeps from task to task."""
+
+    stages: Stages
+    find: Find
+
+
+def _begin(dsn: str, find: Find) -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent ends us
+    logging.getLogger("psycopg").setLevel(logging.ERROR)  # sessions are cut on purpose
+    numbers = count(1)
+
+    def create() -> str:
+        name = f"hunt_{getpid()}_{next(numbers)}"
+        with psycopg.connect(dsn, autocommit=True) as admin:
+            admin.execute(sql.SQL("create database {}").format(sql.Identifier(name)))
+        return make_conninfo(dsn, dbname=name)
+
+    _Child.stages = Stages(create)
+    _Child.find = staticmethod(find)
+
+
+def _baseline(name: str) -> Baseline:
+    return explorer.baseline(name, _Child.stages)
+
+
+def _hunt(mutant: str, hunters: Sequence[Baseline], minimal: bool) -> Hunted:
+    return explorer.hunt(_Child.find(mutant), hunters, _Child.stages, minimal=minimal)
+
+
+class Pool:
+    """Processes that hunt, each in databases of its own on one server."""
+
+    def __init__(self, executor: ProcessPoolExecutor) -> None:
+        self._executor = executor
+
+    def baselines(self) -> Iterator[Baseline]:
+        """Each hunter on the unmodified scheduler, as they are done. Raises FalseAlarmError."""
+        for future in as_completed([self._executor.submit(_baseline, name) for name in HUNTERS]):
+            one = future.result()
+            if one.alarm:
+                raise FalseAlarmError(
+                    f"the unmodified scheduler fails in {one.name}, so the hunt would prove"
+                    f" nothing; mend that first: {one.alarm}"
+                )
+            yield one
+
+    def hunts(
+        self, mutants: Sequence[Mutant], baselines: Sequence[Baseline], *, minimal: bool
+    ) -> Iterator[Hunted]:
+        """Each mutant with the hunters that can meet it, as they are done."""
+        futures = [
+            self._executor.submit(_hunt, mutant.name, explorer.order(baselines, mutant), minimal)
+            for mutant in mutants
+        ]
+        for future in as_completed(futures):
+            yield future.result()
+
+
+@contextmanager
+def pool(processes: int, find: Find) -> Iterator[Pool]:
+    """A server and so many processes; `find` tells them, by name, which mutant is meant."""
+    with postgres(settings={**SERVER, **_CONNECTIONS}) as server:
+        executor = ProcessPoolExecutor(
+            processes, multiprocessing.get_context("spawn"), _begin, (server.dsn(), find)
+        )
+        try:
+            yield Pool(executor)
+        finally:
+            executor.shutdown(cancel_futures=True)

@@ -1,0 +1,33 @@
+"""Scenarios as hunters: a mutant that the explorer left is run in the scenario that shows it."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+from pathlib import Path
+
+from chaos.figures.replaying import shown
+from chaos.hunt.found import Hunted, Kill
+from chaos.keep import run_and_keep
+
+
+def hunt_in_scenario(before: Hunted, scenarios: Path, reports: Path) -> Hunted:
+    """Run it once, and add what that found. Raises what a run raises, and ScenarioError."""
+    began = time.monotonic()
+    scenario = shown(before.mutant, scenarios)
+    ran = run_and_keep(scenario, 1, f"leaseproof:{before.mutant}", reports)
+    seconds = before.seconds + time.monotonic() - began
+    found = [
+        Kill(
+            f"scenario: {scenario.name}",
+            verdict.invariant,
+            verdict.sentence,
+            seconds,
+            f"chaos replay {ran.directory}",
+        )
+        for verdict in ran.verdicts
+        if verdict.outcome == "fail"
+    ]
+    kill = next((one for one in found if one.invariant == before.named), None)
+    others = (*before.others, *(one for one in found if one is not kill))
+    return replace(before, kill=kill, others=others, seconds=seconds, broke="")

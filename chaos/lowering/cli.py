@@ -1,0 +1,98 @@
+"""`chaos lower`: a recorded failure of real processes as a minimal deterministic test."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+from typing import Annotated, NoReturn
+
+import psycopg
+import typer
+from rich.console import Console
+from rich.markup import escape
+
+from chaos.cluster import ClusterError
+from chaos.cluster.postgres import postgres
+from chaos.explore.errors import ExplorerError
+from chaos.explore.explore import SERVER
+from chaos.history.store import HistoryError, load
+from chaos.invariants.judge import INVARIANTS
+from chaos.lowering.projection import CannotLowerError
+from chaos.lowering.recorded import LoweredRun, lower_run, mutant_of
+from chaos.replay import HISTORY
+
+USAGE, BROKEN, CANNOT = 2, 4, 5
+
+out = Console(highlight=False, soft_wrap=True)
+messages = Console(stderr=True)
+
+
+def lower_command(
+    run_directory: Annotated[Path, typer.Argument(metavar="RUN", help="A run's directory.")],
+    invariant: Annotated[
+        str | None,
+        typer.Option(help="Lower the first failure of this one, not of the first that can be."),
+    ] = None,
+    file: Annotated[
+        Path | None, typer.Option("--out", metavar="FILE", help="Write the test there, too.")
+    ] = None,
+) -> None:
+    """Find a run's failure again as a minimal schedule of statements, and print it as a test.
+
+    Exit code 5: this failure cannot be lowered.
+    """
+    if invariant is not None and invariant not in INVARIANTS:
+        _end(f"no invariant is called {invariant!r}; known: {', '.join(INVARIANTS)}", USAGE)
+    path = run_directory / HISTORY if run_directory.is_dir() else run_directory
+    try:
+        history = load(path)
+        if file is not None:
+            file.open("a").close()  # or the search would be for nothing
+    except (HistoryError, OSError) as error:
+        _end(str(error), USAGE)
+    # Connections are cut on purpose; psycopg warns of each that it then cannot roll back.
+    logging.getLogger("psycopg").setLevel(logging.ERROR)
+    try:
+        mutant_of(history)  # before a server is started for nothing
+        with postgres(settings=SERVER) as server, messages.status("") as status:
+
+            def tell(text: str) -> None:
+                status.update(escape(text))
+
+            found = lower_run(history, server, "lower", invariant, tell)
+    except CannotLowerError as error:
+        _end(f"{run_directory} cannot be lowered: {error}", CANNOT)
+    except (ClusterError, ExplorerError, OSError, psycopg.Error) as error:
+        _end(f"the explorer could not do its work: {error}", BROKEN)
+    _show(found)
+    if file is not None:
+        try:
+            file.write_text(found.test())
+        except OSError as error:
+            _end(f"cannot write {file}: {error}", USAGE)
+
+
+def _show(found: LoweredRun) -> None:
+    lowered = found.lowered
+    lines = [f"recorded: {lowered.recorded}"]
+    lines += [
+        f"  {name} was {who}: {lowered.script.actors[name]}" for name, who in lowered.cast.items()
+    ]
+    if lowered.searched:
+        lines.append(f"found after {lowered.searched} schedules around the order of the run")
+    else:
+        lines.append("found in the order of the run")
+    lines += [str(lowered.trace)]
+    if found.stands is not None:
+        lines.append(
+            "without the planted bug it is right"
+            if found.stands
+            else "without the planted bug it is wrong, too"
+        )
+    for line in [*lines, "\n# As a test:\n", found.test()]:
+        out.print(line, markup=False)
+
+
+def _end(message: str, code: int) -> NoReturn:
+    messages.print(f"error: {message}", style="red", markup=False, highlight=False)
+    raise typer.Exit(code)

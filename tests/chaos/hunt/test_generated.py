@@ -1,0 +1,75 @@
+"""The generated mutants: each is a statement that the server accepts, and not the original."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+from psycopg import Connection
+from sqlglot import parse_one
+
+from chaos.hunt.generated import CORE, generated, mutants, rendered
+from chaos.mutants import planted
+from scheduler.statements import SQL, statement
+
+VALUES = {
+    "limit": 3,
+    "kinds": ["job"],
+    "owner": "a/1",
+    "leases": ["30 s"],
+    "tasks": [1],
+    "tokens": [1],
+    "owners": ["a/1"],
+    "errors": ["no"],
+    "delays": ["5 s"],
+    "task": 1,
+    "token": 1,
+    "idle": "30s",
+}
+
+
+def plan(db: Connection, text: str) -> list[str]:
+    """How the server would execute it: every condition, lock, order and limit it understood."""
+    rows = db.execute(b"explain (verbose, costs off) " + text.encode(), VALUES)
+    return [line for (line,) in rows]
+
+
+@pytest.mark.parametrize("file", CORE)
+def test_what_the_parser_writes_is_for_the_server_what_it_has_read(
+    file: str, db: Connection
+) -> None:
+    text = (SQL / f"{file}.sql").read_text()
+    assert plan(db, rendered(parse_one(text, dialect="postgres"))) == plan(db, text)
+
+
+def test_every_generated_mutant_is_a_statement_that_the_server_accepts(db: Connection) -> None:
+    for mutant in generated().values():
+        [edit] = mutant.edits
+        assert plan(db, edit.new), mutant.name
+
+
+def test_no_two_generated_mutants_are_alike_and_none_is_the_original() -> None:
+    texts = Counter(mutant.edits[0].new for mutant in generated().values())
+    assert max(texts.values()) == 1
+    for file in CORE:
+        text = (SQL / f"{file}.sql").read_text()
+        title = text.partition("\n")[0]
+        assert f"{title}\n{rendered(parse_one(text, dialect='postgres'))}\n" not in texts
+
+
+def test_every_conjunct_of_a_fence_is_dropped_once() -> None:
+    names = [mutant.name for mutant in mutants("renew")]
+    for conjunct in (
+        "on task.id = held.id",
+        "task.lease_token = held.token",
+        "task.lease_owner = held.owner",
+    ):
+        assert f"renew: without {conjunct.removeprefix('on ')}" in names
+    assert "renew: without where task.id = mine.id" in names
+    assert {"renew: without for update", "renew: without skip locked"} <= set(names)
+
+
+def test_a_generated_mutant_keeps_its_statements_name() -> None:
+    genuine = statement("complete").partition(b"\n")[0]
+    with planted(mutants("complete")[0]):
+        assert statement("complete").partition(b"\n")[0] == genuine

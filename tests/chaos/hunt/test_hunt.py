@@ -1,0 +1,116 @@
+"""The hunt itself: what is caught, by what, and what is not is told as it is."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import replace
+from itertools import count
+
+import pytest
+
+from chaos.cluster.postgres import Postgres
+from chaos.explore import replay
+from chaos.hunt import matrix
+from chaos.hunt.equivalent import EQUIVALENT
+from chaos.hunt.explorer import HUNTERS, Baseline, Stages, baseline, hunt, order
+from chaos.hunt.found import Hunted
+from chaos.hunt.generated import generated
+from chaos.mutants import MUTANTS, Mutant, planted
+
+FEW = ("one_complete", "race_complete", "fence")
+
+
+@pytest.fixture
+def stages(server: Postgres) -> Iterator[Stages]:
+    """Stages in databases of their own."""
+    made: list[str] = []
+    numbers = count(1)
+
+    def create() -> str:
+        made.append(f"hunt_{id(made)}_{next(numbers)}")
+        server.create_database(made[-1])
+        return server.dsn(made[-1])
+
+    opened = Stages(create)
+    yield opened
+    opened.close()
+    for name in made:
+        server.drop_database(name)
+
+
+def hunted(mutant: Mutant, stages: Stages) -> Hunted:
+    """A mutant of complete.sql after a few programs."""
+    baselines = [baseline(name, stages) for name in FEW]
+    assert [one.alarm for one in baselines] == ["", "", ""]
+    return hunt(mutant, order(baselines, mutant), stages)
+
+
+def test_a_mutant_is_caught_by_its_named_invariant_with_a_schedule_that_shows_it_again(
+    stages: Stages, empty_dsn: str
+) -> None:
+    mutant = MUTANTS["complete-without-fence"]
+    found = hunted(mutant, stages)
+    assert found.result == "killed"
+    assert found.kill is not None
+    assert found.kill.invariant == "fenced"
+    program = HUNTERS[found.kill.hunter.removeprefix("explorer: ")].program
+    with planted(mutant):
+        again = replay(program, found.kill.replay, empty_dsn)
+    assert again.violation is not None
+    assert found.kill.sentence in again.violation.sentence
+
+
+def test_a_kill_by_another_invariant_than_the_named_is_told_and_is_none(stages: Stages) -> None:
+    mutant = replace(MUTANTS["complete-without-fence"], invariant="not-early")
+    found = hunted(mutant, stages)
+    assert (found.result, found.held, found.kill) == ("by another", False, None)
+    assert {kill.invariant for kill in found.others} == {"fenced"}
+    assert "fenced" in "\n".join(matrix.summary([found], 1))
+
+
+def test_an_equivalent_mutant_survives_and_is_told(stages: Stages) -> None:
+    found = hunted(generated()["complete: task.id descending"], stages)
+    assert (found.result, found.held) == ("survived", False)
+    assert "nothing caught it" in "\n".join(matrix.summary([found], 1))
+    argued = replace(found, reason=EQUIVALENT[found.mutant])
+    assert (argued.result, argued.held) == ("equivalent", True)
+
+
+def test_an_argument_for_what_is_caught_after_all_is_told(stages: Stages) -> None:
+    found = hunted(generated()["complete: without set lease_owner"], stages)
+    assert found.result == "killed"
+    assert replace(found, reason="nobody could tell").result == "stale"
+
+
+def test_a_wait_where_the_scheduler_passes_over_a_lock_is_a_failure(stages: Stages) -> None:
+    found = hunted(generated()["complete: without skip locked (2)"], stages)
+    assert found.kill is not None
+    assert found.kill.invariant == "progress"
+    assert "waits for a lock" in found.kill.sentence
+
+
+def test_a_hunter_meets_only_what_it_runs_and_the_cheapest_goes_first() -> None:
+    nobody: frozenset[str] = frozenset()
+    dear = Baseline("claims", frozenset({"claim", "complete"}), nobody, 2.0, 9, "")
+    cheap = Baseline("one_complete", frozenset({"complete"}), nobody, 1.0, 1, "")
+    both = [dear, cheap]
+    assert order(both, MUTANTS["complete-without-fence"]) == [cheap, dear]
+    assert order(both, MUTANTS["claim-without-lock"]) == [dear]
+    assert order(both, MUTANTS["listens-once"]) == []
+    assert order(both, MUTANTS["keys-without-an-index"]) == []
+    assert order(both, generated()["complete: task.id descending"]) == [cheap]
+
+
+def test_every_argument_is_about_a_mutant_that_there_is() -> None:
+    assert EQUIVALENT.keys() <= generated().keys()
+    assert all(EQUIVALENT.values())
+
+
+def test_the_matrix_as_json_and_as_a_page_has_every_mutant() -> None:
+    found = [Hunted("one", "a bug", "fenced"), Hunted("two|", "", "", schedules=3, reason="why")]
+    document = json.loads(matrix.as_text(found, 2.0))
+    assert [one["result"] for one in document["mutants"]] == ["unmet", "equivalent"]
+    lines = matrix.page(found, 2.0)
+    assert any("`two\\|`" in line and "why" in line for line in lines)
+    assert matrix.table(found).row_count == 2
