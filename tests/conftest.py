@@ -1,42 +1,66 @@
-"""Shared fixtures: one real PostgreSQL cluster a test process, one fresh database a test."""
+"""Shared fixtures, over those of `chaos.pytest_plugin`: a fresh database a test, migrated."""
 
 from __future__ import annotations
 
-import os
-from collections.abc import Iterator
+import signal
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from uuid import uuid4
 
 import psycopg
 import pytest
+from hypothesis import HealthCheck, settings
 from psycopg import Connection
 
 import scheduler
-from chaos.cluster import ClusterError
-from chaos.cluster.postgres import Postgres, postgres
-from chaos.cluster.toxiproxy import find_server
+from chaos.cluster.pgbouncer import find_pgbouncer
+from chaos.cluster.postgres import Postgres
+from chaos.cluster.toxiproxy import Toxiproxy, find_server
+from chaos.testing import database
 from tests.clock import Clock
+from tests.parts import part
+
+pytest_plugins = ["tests.browser"]
 
 TEMPLATE = "scheduler_template"
 
+# How long an example takes is the machine's doing, and no property of what is tested.
+settings.register_profile("leaseproof", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("leaseproof")
+
+# A shell starts what it puts into the background with SIGINT ignored, and so would be every child
+# of such a run: the tests that interrupt one would wait in vain.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+
 
 @pytest.fixture(scope="session")
-def server() -> Iterator[Postgres]:
-    """A PostgreSQL server of this test process's own."""
-    with postgres() as running:
-        yield running
+def postgres_settings() -> Mapping[str, str]:
+    """Room for a fleet of fifty."""
+    return {"max_connections": "160"}
+
+
+@pytest.fixture(scope="session")
+def server(postgres: Postgres) -> Postgres:
+    """The plugin's server, under the name that the tests of the scheduler give it."""
+    return postgres
 
 
 @pytest.fixture(scope="session")
 def real_toxiproxy() -> Path:
-    """The Toxiproxy program. Where it cannot be had the test is skipped, and says how to get it;
-    with `toxiproxy` in LEASEPROOF_REQUIRE it fails instead."""
-    try:
-        return find_server()
-    except ClusterError as error:
-        if "toxiproxy" in os.environ.get("LEASEPROOF_REQUIRE", "").split(","):
-            raise
-        pytest.skip(str(error))
+    """The Toxiproxy program."""
+    return part("toxiproxy", find_server)
+
+
+@pytest.fixture
+def toxiproxy(real_toxiproxy: Path, toxiproxy: Toxiproxy) -> Toxiproxy:
+    """The plugin's, where there is one."""
+    return toxiproxy
+
+
+@pytest.fixture(scope="session")
+def real_pgbouncer() -> Path:
+    """The PgBouncer program."""
+    return part("pgbouncer", find_pgbouncer)
 
 
 @pytest.fixture(scope="session")
@@ -48,21 +72,16 @@ def migrated(server: Postgres) -> Postgres:
 
 
 @pytest.fixture
-def empty_dsn(server: Postgres) -> Iterator[str]:
-    """A new, empty database."""
-    name = f"test_{uuid4().hex}"
-    server.create_database(name)
-    yield server.dsn(name)
-    server.drop_database(name)
+def empty_dsn(postgres_dsn: str) -> str:
+    """The plugin's new and empty database, as opposed to `dsn`."""
+    return postgres_dsn
 
 
 @pytest.fixture
 def dsn(migrated: Postgres) -> Iterator[str]:
     """A new database with the scheduler's schema."""
-    name = f"test_{uuid4().hex}"
-    migrated.create_database(name, template=TEMPLATE)
-    yield migrated.dsn(name)
-    migrated.drop_database(name)
+    with database(migrated, TEMPLATE) as made:
+        yield made
 
 
 @pytest.fixture

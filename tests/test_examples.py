@@ -15,8 +15,9 @@ import pytest
 from psycopg import Connection
 
 import scheduler
-from examples import shop
-from scheduler import Worker
+from examples import office, shop
+from scheduler import AccessError, Registry, Worker, declare_schedules, enqueue, list_schedules
+from scheduler.access import Source, sources
 from tests.waiting import wait_for
 
 ROOT = Path(__file__).parent.parent
@@ -43,9 +44,9 @@ def connection(empty_dsn: str) -> Iterator[Connection]:
 
 
 @contextmanager
-def worker(dsn: str) -> Iterator[None]:
+def worker(dsn: str, app: Registry = shop.app) -> Iterator[None]:
     """A worker in a thread of this process."""
-    running = Worker(shop.app, dsn, slots=3, poll=timedelta(seconds=0.05))
+    running = Worker(app, dsn, slots=3, poll=timedelta(seconds=0.05))
     thread = Thread(target=running.run)
     thread.start()
     try:
@@ -163,3 +164,53 @@ def test_the_commands_of_its_first_lines_work(
         running.kill()
         running.wait()
     assert "Traceback" not in messages.read_text()
+
+
+def test_the_office_does_its_scheduled_work(
+    empty_dsn: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    letters, text = tmp_path / "letters.txt", tmp_path / "book.txt"
+    monkeypatch.setenv("OFFICE_LETTERS", str(letters))
+    monkeypatch.setenv("OFFICE_MAIL_TOKEN", "open sesame")
+    text.write_text("one two three")
+    scheduler.migrate(empty_dsn)
+    with Connection.connect(empty_dsn, autocommit=True) as connection:
+        office.create_schema(connection)
+        assert office.invoice(connection, 17)
+        assert not office.invoice(connection, 17)
+        enqueue(connection, office.search_file, office.Search(pattern=r"\w+", file=text))
+        assert office.withdraw(connection, office.urgent(connection, 18))
+        office.urgent(connection, 19)
+        pulses = "select at from office.reports where title = 'pulse'"
+        with worker(empty_dsn, office.app):
+            wait_for(lambda: connection.execute(pulses).rowcount >= 3, "three pulses")
+            over = ["completed", "cancelled", "completed"]
+            wait_for(lambda: statuses(connection)["post-letter"] == over, "the letters")
+            wait_for(text.with_suffix(".found").exists, "the search to end")
+        posted = ["invoice 17, stamped", "invoice 19, stamped"]
+        assert sorted(letters.read_text().splitlines()) == posted
+        assert text.with_suffix(".found").read_text() == "3\n"
+        times = [at for (at,) in connection.execute(pulses).fetchall()]
+        assert len(set(times)) == len(times)
+        assert all(at.microsecond == 0 for at in times)
+        assert [(it.name, it.state) for it in list_schedules(connection)] == [
+            ("nightly", "active"),
+            ("pulse", "active"),
+        ]
+
+
+def test_the_office_says_who_may_do_what(empty_dsn: str) -> None:
+    scheduler.migrate(empty_dsn)
+    with Connection.connect(empty_dsn, autocommit=True) as connection:
+        office.set_rules(connection)
+        with pytest.raises(AccessError, match="postgres may not enqueue tasks of kind post-letter"):
+            office.invoice(connection, 17)
+        assert sources(connection) == [Source("web", 1000, 0)]
+
+
+def test_a_schedule_that_is_gone_from_the_code_is_paused_and_kept(empty_dsn: str) -> None:
+    scheduler.migrate(empty_dsn)
+    with Connection.connect(empty_dsn, autocommit=True) as connection:
+        declare_schedules(connection, office.app)
+        declare_schedules(connection, Registry(application="office"))
+        assert [it.state for it in list_schedules(connection)] == ["not declared"] * 2
