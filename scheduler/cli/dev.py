@@ -71,7 +71,7 @@ def dev(
                 say(f"Other commands find them by:\nexport SCHEDULER_DATABASE='{dsn}'")
                 serve(create_app(kinds, dsn), HOST, port)
     except KeyboardInterrupt:
-        raise NotSoError("ended before all had started; nothing is left of it") from None
+        raise NotSoError("ended before all had started; its database goes with it") from None
 
 
 def _interrupt(number: int, frame: FrameType | None) -> NoReturn:

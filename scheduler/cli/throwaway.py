@@ -17,6 +17,7 @@ import shutil
 import signal
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 from threading import Lock, Thread
 from typing import Any
@@ -98,8 +99,8 @@ def main(told: dict[str, Any]) -> None:
         for name, command in told["commands"].items():
             failure = keeper.run(name, command)
             if failure is not None:
-                # Nobody reads it if it was the parent that ended.
-                os.write(sys.stdout.fileno(), failure.encode())
+                with suppress(BrokenPipeError):  # the parent ended, and so nobody reads it
+                    os.write(sys.stdout.fileno(), failure.encode())
                 break
     finally:
         shutil.rmtree(directory)
