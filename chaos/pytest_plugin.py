@@ -116,11 +116,11 @@ def pytest_unconfigure(config: pytest.Config) -> None:
         return
     # In the process that outlives all others. Of those pytest-xdist kills each that takes long to
     # end after Ctrl-C, and one that was killed leaves its servers.
-    from chaos.cluster import ClusterError, place
+    from chaos.cluster import ClusterError, places
 
     # Where the directory is somebody else's, nothing of ours is in it.
     with suppress(ClusterError, OSError):
-        if any(place().glob("*.owner")):
+        if any(owner for here in places() for owner in here.glob("*.owner")):
             from chaos.cluster import leftovers
 
             leftovers.sweep()

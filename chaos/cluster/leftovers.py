@@ -1,9 +1,9 @@
 """Directories that servers live in, and their removal even if the run that made them was SIGKILLed.
 
-Below one root directory a user, every server has `<kind>-<token>/` and, beside it, the small file
-`<kind>-<token>.owner` that names the process using it. The owner file is written before the
-directory and deleted after it, so a directory without one cannot exist. Each start first removes
-what dead owners left.
+Below one root directory a user on the disk, and one in memory, every server has `<kind>-<token>/`
+and, beside it, the small file `<kind>-<token>.owner` that names the process using it. The owner
+file is written before the directory and deleted after it, so a directory without one cannot exist.
+Each start first removes what dead owners left.
 
 A server's processes are recognised by the one thing that cannot be out of date and that every user
 can read: the command line of a known server that names a path in that very directory. (A pid file
@@ -25,7 +25,7 @@ from pathlib import Path
 import psutil
 from filelock import FileLock, Timeout
 
-from chaos.cluster import ClusterError, place
+from chaos.cluster import ClusterError, place, places
 from chaos.cluster.processes import gone, kill_tree, wait_for
 
 _SERVERS = frozenset({"postgres", "initdb", "pg_basebackup", "pgbouncer", "toxiproxy-server"})
@@ -36,13 +36,13 @@ _QUIT_SECONDS = 10.0
 _SAME_START_SECONDS = 2.0
 
 
-def root() -> Path:
-    """The directory of all servers of this user, made on first use.
+def root(path: Path | None = None) -> Path:
+    """The directory of this user's servers, made on first use: `place()` or the given one.
 
     Raises ClusterError if the name is taken by something that is not this user's directory: the
     temporary directory is open to everybody.
     """
-    path = place()
+    path = path or place()
     path.mkdir(exist_ok=True)
     found = path.lstat()
     if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid():
@@ -71,18 +71,18 @@ def locked(path: Path, seconds: float = _LOCK_SECONDS) -> Iterator[None]:
 
 
 @contextmanager
-def directory(kind: str) -> Iterator[Path]:
+def directory(kind: str, where: Path | None = None) -> Iterator[Path]:
     """Make an empty directory for one server of `kind` (a plain word); remove it at the end.
 
-    At the end its processes are ended too. What dead owners left is removed first.
+    At the end its processes are ended too. What dead owners left is removed first. `where` is one
+    of the places that `chaos.cluster` knows, or `place()`.
     """
-    here = root()
+    here = root(where)
     path = here / f"{kind}-{secrets.token_hex(6)}"
+    sweep()
     try:
-        # The lock keeps two starts from sweeping the same leftovers, and a sweep from taking an
-        # owner file that is being written for a broken one.
+        # The lock keeps a sweep from taking an owner file that is being written for a broken one.
         with locked(here / "sweep.lock"):
-            _sweep(here)
             _owner_file(path).write_text(owner())
             path.mkdir()
             path.chmod(0o711)
@@ -93,9 +93,10 @@ def directory(kind: str) -> Iterator[Path]:
 
 def sweep() -> None:
     """Remove what dead owners left. Each start of a server does."""
-    here = root()
-    with locked(here / "sweep.lock"):
-        _sweep(here)
+    for here in map(root, places()):
+        # Two starts must not sweep the same leftovers.
+        with locked(here / "sweep.lock"):
+            _sweep(here)
 
 
 def end(path: Path) -> None:

@@ -17,7 +17,7 @@ from typing import Literal, TypeVar
 
 import psutil
 
-from chaos.cluster import ClusterError, leftovers
+from chaos.cluster import ClusterError, leftovers, place, place_in_memory
 from chaos.cluster.ports import Reservation
 from chaos.cluster.processes import kill_tree, stop_tree, wait_for
 from chaos.cluster.server import NO_SETTINGS, Server, parameters
@@ -254,8 +254,9 @@ def postgres(
     """Run a new, empty server in a temporary directory; remove all of it at the end.
 
     `settings` are configuration parameters, over the harness's own. `durable` keeps every committed
-    transaction across a crash; without it the server is faster. What a killed run left behind is
-    removed at the next start. As root the server runs as user `postgres`, else `nobody`.
+    transaction across a crash; without it the server is faster, and lives in memory where there is
+    room for it. What a killed run left behind is removed at the next start. As root the server runs
+    as user `postgres`, else `nobody`.
 
     Raises ClusterError if no PostgreSQL is found or it does not come up.
     """
@@ -266,14 +267,16 @@ def postgres(
     with hosted(
         lambda directory, port: Postgres(binaries, directory, port, user),
         lambda server: server._initialize(all_settings),
+        place() if durable else place_in_memory(),
     ) as server:
         yield server
 
 
 @contextmanager
-def hosted(make: Callable[[Path, int], P], fill: Callable[[P], None]) -> Iterator[P]:
-    """Make a server on a free port, fill its temporary directory, run it; remove all at the end."""
-    with leftovers.directory("cluster") as directory:
+def hosted(make: Callable[[Path, int], P], fill: Callable[[P], None], where: Path) -> Iterator[P]:
+    """Make a server on a free port, fill its directory in that place, run it; remove all at the
+    end."""
+    with leftovers.directory("cluster", where) as directory:
         reservation = Reservation()
         server = make(directory, reservation.port)
         try:

@@ -232,7 +232,7 @@ def standby(primary: Postgres, *, synchronous: bool = False) -> Iterator[Standby
         return made[0]
 
     try:
-        with hosted(make, ProcessStandby.copy) as server:
+        with hosted(make, ProcessStandby.copy, primary.directory.parent) as server:
             server.follow()
             yield server
     finally:
