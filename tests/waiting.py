@@ -10,8 +10,8 @@ T = TypeVar("T")
 
 
 def wait_for(condition: Callable[[], T], what: str, seconds: float = 90.0) -> T:
-    """The first truthy answer of `condition`; fails the test if there is none in time, which is much
-    more than a busy machine needs: it bounds a test that would hang, and judges nothing."""
+    """The first truthy answer of `condition`; fails the test if there is none in time. The time is
+    more than a busy machine needs: it ends a test that would hang, and judges nothing."""
     deadline = time.monotonic() + seconds
     while not (answer := condition()):
         if time.monotonic() > deadline:
