@@ -39,7 +39,9 @@ RESET = (
     " select setval(pg_get_serial_sequence('scheduler.tasks', 'id'), 100)"
 )
 _WRONG = """
-select format('task %%s is %%s, not %%s', id, status, %(ends)s::text)
+select format('%%stask %%s is %%s, not %%s',
+    case when status in ('pending', 'running') then 'progress: ' else '' end,
+    id, status, %(ends)s::text)
 from scheduler.tasks where status <> %(ends)s
 union all
 select format(

@@ -39,7 +39,8 @@ class Hunted:
     """One mutant after the hunt.
 
     named: the invariant that must catch it; empty if any may. kill: by that invariant. others: what
-    else was found until then. reason: why nothing can catch it, where that is written down.
+    else was found until then. schedules, runs: of the explorer and of scenarios, for this mutant.
+    reason: why nothing can catch it, where that is written down.
     """
 
     mutant: str
@@ -49,6 +50,7 @@ class Hunted:
     others: tuple[Kill, ...] = ()
     schedules: int = 0
     seconds: float = 0.0
+    runs: int = 0
     reason: str = ""
     broke: str = ""
 
@@ -62,7 +64,7 @@ class Hunted:
             return "killed"
         if self.broke:
             return "broken"
-        if not self.others and not self.schedules and not self.reason:
+        if not (self.others or self.schedules or self.runs or self.reason):
             return "unmet"
         if self.others:
             return "by another"

@@ -55,6 +55,7 @@ def as_text(hunted: Sequence[Hunted], seconds: float) -> str:
                     "kill": one.kill and one.kill._asdict(),
                     "others": [kill._asdict() for kill in one.others],
                     "schedules": one.schedules,
+                    "runs": one.runs,
                     "seconds": round(one.seconds, 3),
                     "reason": one.reason,
                     "broke": one.broke,

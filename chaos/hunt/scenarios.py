@@ -30,4 +30,4 @@ def hunt_in_scenario(before: Hunted, scenarios: Path, reports: Path) -> Hunted:
     ]
     kill = next((one for one in found if one.invariant == before.named), None)
     others = (*before.others, *(one for one in found if one is not kill))
-    return replace(before, kill=kill, others=others, seconds=seconds, broke="")
+    return replace(before, kill=kill, others=others, runs=1, seconds=seconds, broke="")

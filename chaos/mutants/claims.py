@@ -2,25 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from datetime import UTC, datetime
-
-from psycopg import Connection
-from psycopg.rows import TupleRow
-
 from chaos.mutants.mutant import Edit, Mutant, Patch, Shown
-
-Fetch = Callable[[Connection, str, Mapping[str, object]], list[TupleRow]]
-
-
-def _with_own_clock(fetch: Fetch) -> Fetch:
-    def patched(connection: Connection, name: str, values: Mapping[str, object]) -> list[TupleRow]:
-        if name == "claim":
-            values = {**values, "own_clock": datetime.now(UTC)}
-        return fetch(connection, name, values)
-
-    return patched
-
+from chaos.mutants.own_clock import with_own_clock
 
 ALL = (
     Mutant(
@@ -74,7 +57,7 @@ ALL = (
                 "and next_run_at <= %(own_clock)s::timestamptz",
             ),
         ),
-        patches=(Patch("scheduler.dispatch:fetch", _with_own_clock),),
+        patches=(Patch("scheduler.dispatch:fetch", with_own_clock),),
     ),
     Mutant(
         name="low-priority-never-runs",
@@ -102,6 +85,59 @@ ALL = (
             Edit(
                 "release_claim",
                 "set status = 'pending', attempts = task.attempts - 1,",
+                "set status = 'pending',",
+            ),
+        ),
+    ),
+    Mutant(
+        name="limit-counted-without-lock",
+        row=23,
+        invariant="limit-held",
+        stands_for="a limit is counted while another claim of its kind is under way",
+        shown_by=Shown("limited-kind", 0.4),
+        edits=(
+            Edit(
+                "claim",
+                "or limited.kind = any(nullif(current_setting('scheduler.limits', true), '')"
+                "::text[])",
+                "or true",
+            ),
+        ),
+    ),
+    Mutant(
+        name="retries-count-against-their-limit",
+        row=14,
+        invariant="progress",
+        stands_for="what the dead held counts against the limit that it needs to run again",
+        shown_by=Shown("limited-kind", 0.4),
+        edits=(
+            Edit(
+                "claim",
+                "where held.status = 'running' and held.kind = limited.kind",
+                "where (held.status = 'running' or held.status = 'pending' and held.attempts > 0)"
+                " and held.kind = limited.kind",
+            ),
+        ),
+    ),
+    Mutant(
+        name="one-row-aborts-the-claim",
+        row=44,
+        invariant="progress",
+        stands_for="a row that a constraint refuses aborts the claim of all others, every time",
+        shown_by=Shown("poison-pill", 0.3),
+        edits=(
+            Edit("claim", "          and attempts < max_attempts\n", ""),
+            Edit(
+                "migrations/0001_core",
+                "status <> 'pending' or attempts < max_attempts)",
+                "status <> 'pending' or attempts <= max_attempts)",
+            ),
+            Edit(
+                "reclaim",
+                "set status = case when task.attempts >= task.max_attempts"
+                " then 'dead' else 'pending' end,\n"
+                "        finished_at = case when task.attempts >= task.max_attempts"
+                " then scheduler.now() end,",
                 "set status = 'pending',",
             ),
         ),

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from psycopg import Connection
 
 from chaos.mutants.mutant import Edit, Mutant, Patch, Shown
+from chaos.mutants.own_clock import with_own_clock
 from scheduler.lease import Lease
 
 
@@ -196,6 +197,36 @@ ALL = (
                 " and id || ':' || lease_owner || ':' || lease_token = %(mark)s for update),\n",
             ),
             Edit("begin_attempt", "%(idle)s", "'0'"),
+        ),
+    ),
+    Mutant(
+        name="backs-off-by-its-own-clock",
+        row=11,
+        invariant="backs-off",
+        stands_for="the worker's clock decides when a retry is due",
+        shown_by=Shown("wrong-clocks", 0.5),
+        edits=(
+            Edit(
+                "fail",
+                "else scheduler.now() + scheduler.retry_delay(",
+                "else %(own_clock)s::timestamptz + scheduler.retry_delay(",
+            ),
+        ),
+        patches=(Patch("scheduler.finish:fetch", with_own_clock),),
+    ),
+    Mutant(
+        name="ends-in-any-order",
+        row=30,
+        invariant="progress",
+        stands_for="batches wait for the rows of others, and lock them in different orders",
+        shown_by=Shown("kill-mid-run", 0.25),
+        edits=(
+            Edit(
+                "complete",
+                "    order by task.id\n    for update of task skip locked\n",
+                "    order by task.id desc\n    for update of task\n",
+            ),
+            Edit("renew", "    for update of task skip locked\n", "    for update of task\n"),
         ),
     ),
 )

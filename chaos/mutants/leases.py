@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from threading import Lock
 from typing import Any
 
 from chaos.mutants.mutant import Edit, Mutant, Patch, Shown
@@ -22,6 +23,17 @@ def _and_its_keeper(stop: Callable[..., None]) -> Callable[..., None]:
     def patched(worker: Any) -> None:
         stop(worker)
         worker._keeper.stop()
+
+    return patched
+
+
+_HANDLERS = Lock()
+
+
+def _one_at_a_time(does: Callable[..., Any]) -> Callable[..., Any]:
+    def patched(*arguments: Any) -> Any:
+        with _HANDLERS:
+            return does(*arguments)
 
     return patched
 
@@ -132,6 +144,45 @@ ALL = (
                 " then 'dead' else 'pending' end,",
                 "set status = 'pending',",
             ),
+        ),
+    ),
+    Mutant(
+        name="rescued-for-free",
+        row=20,
+        invariant="attempts-bounded",
+        stands_for="each rescue raises the cap, so that a poison task kills workers for ever",
+        shown_by=Shown("poison-pill", 0.3),
+        edits=(
+            Edit(
+                "reclaim",
+                "        last_error = expired.error,\n",
+                "        last_error = expired.error, max_attempts = task.max_attempts + 1,\n",
+            ),
+        ),
+    ),
+    Mutant(
+        name="ends-with-the-server",
+        row=9,
+        invariant="no-overlap",
+        stands_for="being alive is a lock of a session, which a restart of the server takes away",
+        shown_by=Shown("database-restart", 0.6),
+        edits=(
+            Edit(
+                "reclaim",
+                "lease_expires_at < scheduler.now()",
+                "(lease_expires_at < scheduler.now() or claimed_at < pg_postmaster_start_time())",
+            ),
+        ),
+    ),
+    Mutant(
+        name="renews-between-handlers",
+        row=7,
+        invariant="explained-duplicate",
+        stands_for="what runs the handlers also renews, and so not while one of them runs",
+        shown_by=Shown("slow-task-renewal", 0.3),
+        patches=(
+            Patch("scheduler.slots:Slots._run", _one_at_a_time),
+            Patch("scheduler.keeper:Keeper._renew", _one_at_a_time),
         ),
     ),
 )

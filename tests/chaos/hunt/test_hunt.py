@@ -107,6 +107,11 @@ def test_every_argument_is_about_a_mutant_that_there_is() -> None:
     assert all(EQUIVALENT.values())
 
 
+def test_a_scenario_that_looked_and_found_nothing_is_no_excuse() -> None:
+    assert Hunted("one", "a bug", "fenced", runs=1).result == "survived"
+    assert Hunted("one", "a bug", "fenced").result == "unmet"
+
+
 def test_the_matrix_as_json_and_as_a_page_has_every_mutant() -> None:
     found = [Hunted("one", "a bug", "fenced"), Hunted("two|", "", "", schedules=3, reason="why")]
     document = json.loads(matrix.as_text(found, 2.0))
