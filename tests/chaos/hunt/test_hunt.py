@@ -98,6 +98,7 @@ def test_a_hunter_meets_only_what_it_runs_and_the_cheapest_goes_first() -> None:
     assert order(both, MUTANTS["complete-without-fence"]) == [cheap, dear]
     assert order(both, MUTANTS["claim-without-lock"]) == [dear]
     assert order(both, MUTANTS["listens-once"]) == []
+    assert order(both, MUTANTS["holds-its-row-throughout"]) == []
     assert order(both, MUTANTS["keys-without-an-index"]) == []
     assert order(both, generated()["complete: task.id descending"]) == [cheap]
 
