@@ -33,8 +33,8 @@ from tests.properties.outcomes import LONG_WORK, Outcome, observed
 from tests.waiting import wait_for
 
 TEMPLATE = "laws_template"
-# Seconds. None must be lost because a machine is busy: that would be an attempt more. And a third of
-# it, after which it is renewed, must be shorter than what HELD tasks take.
+# Seconds. None must be lost because a machine is busy: that would be an attempt more. And a third
+# of it, after which it is renewed, must be shorter than what HELD tasks take.
 LEASE = 5.0
 FINISHED = 60.0  # seconds within which all is done, however the work is set up
 _SYSTEM = system("leaseproof")

@@ -89,7 +89,7 @@ LAWS = {
     "batches of fifty": Law(Setup(slots=50), lambda felt: felt.claim > 10),
     "fifty prefetched": Law(Setup(prefetch=49), lambda felt: felt.claim > 10),
     "a slow and unsteady network": Law(
-        Setup(slots=5, delay=60, jitter=40), lambda felt: felt.reply > 0.06
+        Setup(slots=5, delay=60, jitter=40), lambda felt: felt.reply > 0.05
     ),
 }
 
@@ -124,7 +124,7 @@ def test_the_outcomes_are_those_of_the_plain_run_whatever_is_changed_together(
     @settings(max_examples=6, deadline=None, database=None)
     @given(SETUPS)
     def law(setup: Setup) -> None:
-        assert crew.run(setup, toxiproxy).outcomes == plain
+        assert crew.run(setup, toxiproxy).outcomes == plain == expected(LONG_WORK)
 
     law()
 
