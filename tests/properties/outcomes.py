@@ -16,9 +16,11 @@ from chaos.history.journal import read_journals
 from chaos.systems import Order
 from chaos.workload import Behaviour, Job
 
-LATER = 3000.0  # seconds until a task that is put off would be due: less than clocks are wrong by
+# Seconds until a task that is put off is due: longer than a run takes, less than clocks are wrong
+# by, and so little that by its priority it goes first wherever somebody thinks it due.
+LATER, FIRST = 100.0, 3
 LONG = 3e8  # seconds, ten years: how long a key is kept, so that no run meets the end of its period
-HELD = 2.5  # seconds that a handler takes whose lease has to be renewed meanwhile
+HELD = 3.0  # seconds that a handler takes whose lease has to be renewed meanwhile
 
 
 class Outcome(NamedTuple):
@@ -45,12 +47,14 @@ def _group(
     *,
     seconds: float = 0.0,
     delay: float = 0.0,
+    priority: int = 1,
     keyed: bool = False,
 ) -> Iterator[Order]:
     for number in range(1, count + 1):
         name = f"{what} {number}"
         job = Job(number, behaviour, seconds, failures, text=name)
-        yield Order(job, delay, most, key=name if keyed else None, until=LONG)
+        key = name if keyed else None
+        yield Order(job, delay, most, key=key, until=LONG, priority=priority)
 
 
 WORK: tuple[Order, ...] = (
@@ -62,7 +66,7 @@ WORK: tuple[Order, ...] = (
     *_group("fails too often", 2, "flaky", 2, 2),
     *_group("always fails", 2, "failing", 3),
     *_group("snoozes", 3, "snoozing", 1, 1),
-    *_group("put off", 3, "quick", 3, delay=LATER),
+    *_group("put off", 3, "quick", 3, delay=LATER, priority=FIRST),
     *_group("asked for twice", 3, "quick", 3, keyed=True),
 )
 # First one that runs until its lease was renewed: whoever has it leaves the rest to others.
