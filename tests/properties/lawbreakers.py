@@ -6,20 +6,16 @@ They are systems under test, found by worker processes as `tests.properties.lawb
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
-from datetime import UTC, datetime
+from collections.abc import Callable
 from typing import Any
 
-from psycopg import Connection
-from psycopg.rows import TupleRow
-
 from chaos.mutants import MUTANTS, Edit, Mutant, Patch, Shown
+from chaos.mutants.own_clock import with_own_clock
 from chaos.systems.leaseproof import Leaseproof
 from scheduler import Attempt
 
 PATIENCE = 0.5  # seconds after which an impatient worker no longer wants a claim's reply
 
-Fetch = Callable[[Connection, str, Mapping[str, object]], list[TupleRow]]
 Claim = Callable[..., list[Attempt]]
 _OWN_CLOCK = "%(own_clock)s::timestamptz"
 
@@ -29,13 +25,6 @@ def _bug(invariant: str, stands_for: str, *changes: Edit | Patch) -> Leaseproof:
     patches = tuple(change for change in changes if isinstance(change, Patch))
     shown_by = Shown("none", 0)  # a law shows them, not a scenario
     return Leaseproof(Mutant("lawbreaker", None, invariant, stands_for, shown_by, edits, patches))
-
-
-def _with_own_clock(fetch: Fetch) -> Fetch:
-    def patched(connection: Connection, name: str, values: Mapping[str, object]) -> list[TupleRow]:
-        return fetch(connection, name, {**values, "own_clock": datetime.now(UTC)})
-
-    return patched
 
 
 def _but_the_last(claim: Claim) -> Claim:
@@ -60,22 +49,15 @@ LEASES_BY_ITS_OWN_CLOCK = _bug(
     "no-overlap",
     "the worker's clock decides when the lease that it is given ends",
     Edit("claim", "lease_expires_at = scheduler.now()", f"lease_expires_at = {_OWN_CLOCK}"),
-    Patch("scheduler.dispatch:fetch", _with_own_clock),
+    Patch("scheduler.dispatch:fetch", with_own_clock),
 )
 RENEWS_BY_ITS_OWN_CLOCK = _bug(
     "no-overlap",
     "the worker's clock decides when the lease that it renews ends",
     Edit("renew", "scheduler.now()", _OWN_CLOCK),
-    Patch("scheduler.lease:fetch", _with_own_clock),
+    Patch("scheduler.lease:fetch", with_own_clock),
 )
-BACKS_OFF_BY_ITS_OWN_CLOCK = _bug(
-    "backs-off",
-    "the worker's clock decides when a failed task is due again",
-    Edit(
-        "fail", "scheduler.now() + scheduler.retry_delay", f"{_OWN_CLOCK} + scheduler.retry_delay"
-    ),
-    Patch("scheduler.finish:fetch", _with_own_clock),
-)
+BACKS_OFF_BY_ITS_OWN_CLOCK = Leaseproof(MUTANTS["backs-off-by-its-own-clock"])
 COUNTS_FOR_ITSELF = _bug(
     "attempts-bounded",
     "each worker counts its own attempts of a task, so that the cap is one for each",
