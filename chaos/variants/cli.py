@@ -18,7 +18,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from chaos.figures.page import keep
 from chaos.hunt.explorer import HUNTERS, baseline
 from chaos.hunt.generated import find
-from chaos.hunt.pool import pool
+from chaos.hunt.pool import FalseAlarmError, pool
 from chaos.keep import BREAKS, messages
 from chaos.scenario import ScenarioError
 from chaos.variants import UNMODIFIED, VARIANTS, Variant, scenarios, told
@@ -68,6 +68,8 @@ def variants_command(
             first = seed + number * runs
             ran = scenarios.run(variant, played[variant.name], runs, first, reports, news)
             tried[number] = tried[number].besides(ran)
+    except FalseAlarmError as error:
+        _end(str(error), ALARM)
     except ScenarioError as error:
         _end(str(error), USAGE)
     except (*BREAKS, BrokenProcessPool) as error:
@@ -96,7 +98,10 @@ def _explore(wanted: Sequence[Variant], most: int | None, processes: int) -> lis
         for one in searchers.each(baseline, HUNTERS):
             baselines.append(one)
             bar.update(line, advance=1, news=one.name)
-        found[UNMODIFIED.name] = as_it_is(baselines)
+        found[UNMODIFIED.name] = unmodified = as_it_is(baselines)
+        if unmodified.alarms and UNMODIFIED not in wanted:
+            where, what, shown_by = unmodified.alarms[0]
+            raise FalseAlarmError(f"the scheduler as it is fails, too: {where}: {what}: {shown_by}")
         others = [asked(variant, baselines, most) for variant in wanted if variant != UNMODIFIED]
         bar.reset(line, description="variants", total=len(others), news="")
         for tried in searchers.each(search, others):

@@ -11,6 +11,7 @@ import pytest
 from typer.testing import CliRunner
 
 from chaos.cli import app
+from chaos.hunt.explorer import Baseline
 from chaos.mutants import MUTANTS
 from chaos.variants import VARIANTS, Variant, cli
 from chaos.variants.tried import Alarm, Tried
@@ -89,6 +90,30 @@ def test_a_search_that_dies_is_the_harnesss_fault(monkeypatch: pytest.MonkeyPatc
     done = CliRunner().invoke(app, ["variants", "--runs", "0"])
     assert done.exit_code == 4
     assert "the harness could not do its work: a process was killed" in done.output
+
+
+class Crying:
+    """A pool in which the scheduler as it is fails in one program."""
+
+    def __enter__(self) -> Crying:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Nothing to clean up."""
+
+    def each(self, work: object, items: object) -> list[Baseline]:
+        """One program's search."""
+        nothing: frozenset[str] = frozenset()
+        return [Baseline("fence", nothing, nothing, 1.0, 1, "a\n  invariant: fenced: no")]
+
+
+def test_an_alarm_at_the_scheduler_as_it_is_is_told_whoever_was_asked_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(cli, "pool", lambda *_: Crying())
+    done = CliRunner().invoke(app, ["variants", "--only", "slow-disk", "--runs", "0"])
+    assert done.exit_code == 1
+    assert "the scheduler as it is fails, too: explorer: fence" in " ".join(done.output.split())
 
 
 @pytest.mark.slow

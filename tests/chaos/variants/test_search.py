@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import psycopg
+
 from chaos.hunt.explorer import Baseline, Stages
 from chaos.mutants import MUTANTS
 from chaos.variants import UNMODIFIED, VARIANTS, Variant
-from chaos.variants.explorer import Asked, as_it_is, asked, search
+from chaos.variants.explorer import Asked, _create, as_it_is, asked, search
 
 NOBODY: frozenset[str] = frozenset()
 
@@ -47,6 +49,9 @@ def test_a_variant_may_wait_where_the_scheduler_passes_over_a_lock(stages: Stage
 def test_settings_of_a_variant_are_in_force_in_a_database_of_its_own(stages: Stages) -> None:
     tried = search(Asked(VARIANTS["reads-whole-tables"], ("future",)), stages)
     assert (tried.programs, tried.alarms, tried.unmet) == (1, (), ())
+    made = _create(VARIANTS["reads-whole-tables"], stages.create)
+    with psycopg.connect(made) as connection:
+        assert connection.execute("show enable_indexscan").fetchone() == ("off",)
     wrong = Variant("wrong", "", "", settings={"enable_indexes": "off"})
     tried = search(Asked(wrong, ("future",)), stages)
     assert "enable_indexes" in tried.broke[0]
