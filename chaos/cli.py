@@ -33,6 +33,7 @@ from chaos.scenario import Scenario, ScenarioError, load_scenario
 from chaos.soak import Soaked, soak, told
 from chaos.summary import markdown
 from chaos.systems import NotOfferedError, UnknownSystemError
+from chaos.variants.cli import variants_command
 
 EXIT_CODES: dict[Outcome, int] = {"pass": 0, "fail": 1, "inconclusive": 3}
 USAGE, BROKEN = 2, 4
@@ -74,6 +75,7 @@ def main() -> None:
 app.command("explore")(explore_command)
 app.command("lower")(lower_command)
 app.command("hunt")(hunt_command)
+app.command("variants")(variants_command)
 app.add_typer(bench, name="bench")
 app.add_typer(figures, name="figures")
 
@@ -91,7 +93,7 @@ def run_command(
         int | None, typer.Option(min=0, help="Instead of the scenario's own seed.")
     ] = None,
     system_name: Annotated[
-        str, typer.Option("--system", help="leaseproof, leaseproof:BUG or MODULE:ATTRIBUTE.")
+        str, typer.Option("--system", help="leaseproof, leaseproof:CHANGE or MODULE:ATTRIBUTE.")
     ] = "leaseproof",
     scale: Annotated[
         float,
@@ -260,7 +262,7 @@ def soak_command(
     scenarios: Annotated[Path, typer.Option(help="A directory of scenarios.")] = SCENARIOS,
     seed: Annotated[int, typer.Option(min=0, help="Of the first run; each next has one more.")] = 1,
     system_name: Annotated[
-        str, typer.Option("--system", help="leaseproof, leaseproof:BUG or MODULE:ATTRIBUTE.")
+        str, typer.Option("--system", help="leaseproof, leaseproof:CHANGE or MODULE:ATTRIBUTE.")
     ] = "leaseproof",
     scale: Annotated[
         float, typer.Option(min=0.01, max=1000, help="Run this share of each scenario.")

@@ -10,7 +10,7 @@ from functools import partial
 
 from chaos.explore import clause_actors as act
 from chaos.explore import clause_claims as claims
-from chaos.explore.clause_setting import Act, end_one, hour, known, reclaim_all, sql, take
+from chaos.explore.clause_setting import Act, end_one, hour, known, reclaim_all, take
 from chaos.explore.crash_actors import cap
 from chaos.explore.scheduler_programs import Known
 from scheduler.access import limit_source
@@ -139,14 +139,7 @@ CLAUSES: Mapping[str, Known] = dict(
             "a lease is held to its end",
             {"a": act.last_instant},
             tasks=1,
-            before=[
-                take("z/1"),
-                sql(
-                    "update explorer_clock.reading set at = (select lease_expires_at from"
-                    " scheduler.tasks) - (select (last_value + 1) * interval '1 ms' from"
-                    " explorer_clock.ticks)"
-                ),
-            ],
+            before=[take("z/1")],
         ),
         known(
             "unfinished",

@@ -5,11 +5,12 @@ from __future__ import annotations
 import logging
 import multiprocessing
 import signal
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from contextlib import contextmanager
 from itertools import count
 from os import getpid
+from typing import TypeVar
 
 import psycopg
 from psycopg import sql
@@ -22,6 +23,8 @@ from chaos.hunt.explorer import HUNTERS, Baseline, Stages
 from chaos.hunt.found import Hunted
 from chaos.mutants import Mutant
 
+T = TypeVar("T")
+R = TypeVar("R")
 Find = Callable[[str], Mutant]
 
 # Each stage keeps up to five sessions, and each process a stage for every program.
@@ -54,12 +57,12 @@ def _begin(dsn: str, find: Find) -> None:
     _Child.find = staticmethod(find)
 
 
-def _baseline(name: str) -> Baseline:
-    return explorer.baseline(name, _Child.stages)
-
-
 def _hunt(mutant: str, hunters: Sequence[Baseline], minimal: bool) -> Hunted:
     return explorer.hunt(_Child.find(mutant), hunters, _Child.stages, minimal=minimal)
+
+
+def _on_stages(work: Callable[[T, Stages], R], item: T) -> R:
+    return work(item, _Child.stages)
 
 
 class Pool:
@@ -68,10 +71,15 @@ class Pool:
     def __init__(self, executor: ProcessPoolExecutor) -> None:
         self._executor = executor
 
+    def each(self, work: Callable[[T, Stages], R], items: Iterable[T]) -> Iterator[R]:
+        """What `work` makes of each item, on stages that its process keeps, as they are done."""
+        futures = [self._executor.submit(_on_stages, work, item) for item in items]
+        for future in as_completed(futures):
+            yield future.result()
+
     def baselines(self) -> Iterator[Baseline]:
         """Each hunter on the unmodified scheduler, as they are done. Raises FalseAlarmError."""
-        for future in as_completed([self._executor.submit(_baseline, name) for name in HUNTERS]):
-            one = future.result()
+        for one in self.each(explorer.baseline, HUNTERS):
             if one.alarm:
                 raise FalseAlarmError(
                     f"the unmodified scheduler fails in {one.name}, so the hunt would prove"

@@ -1,7 +1,7 @@
 """Planted bugs by name, in files by what they are bugs of."""
 
 from chaos.mutants import claims, endings, enqueueing, leases, wholes
-from chaos.mutants.mutant import Edit, Mutant, Patch, Shown, planted
+from chaos.mutants.mutant import Change, Edit, Mutant, Patch, Shown, planted
 
 MUTANTS = {
     mutant.name: mutant
@@ -9,4 +9,4 @@ MUTANTS = {
     for mutant in family.ALL
 }
 
-__all__ = ["MUTANTS", "Edit", "Mutant", "Patch", "Shown", "planted"]
+__all__ = ["MUTANTS", "Change", "Edit", "Mutant", "Patch", "Shown", "planted"]

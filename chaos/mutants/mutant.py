@@ -13,7 +13,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple, Protocol, cast
 
 from scheduler import statements
 from scheduler.migrate import migrations
@@ -57,6 +57,22 @@ class Mutant:
     patches: tuple[Patch, ...] = ()
 
 
+class Change(Protocol):
+    """What can be planted: a mutant, or a variant that is no bug."""
+
+    @property
+    def name(self) -> str:
+        """Its name, for errors."""
+
+    @property
+    def edits(self) -> tuple[Edit, ...]:
+        """What it changes in SQL."""
+
+    @property
+    def patches(self) -> tuple[Patch, ...]:
+        """What it changes in code."""
+
+
 class _Text(NamedTuple):
     """A file as far as `statement` needs one."""
 
@@ -79,18 +95,18 @@ class _Directory(NamedTuple):
 
 
 @contextmanager
-def planted(mutant: Mutant | None) -> Iterator[None]:
-    """While inside, this process's scheduler is the mutant, and migrates to the mutant's schema.
+def planted(change: Change | None) -> Iterator[None]:
+    """While inside, this process's scheduler is the changed one, and migrates to its schema.
 
     Raises ValueError if a clause does not stand in its file: a mutant that changes nothing would
     be counted as a bug that nobody caught. So does AttributeError if a patch finds no target.
     """
-    if mutant is None:
+    if change is None:
         yield
         return
     with ExitStack() as undo:
-        _plant_texts(_changed(mutant), undo)
-        for patch in mutant.patches:
+        _plant_texts(_changed(change), undo)
+        for patch in change.patches:
             _plant(patch, undo)
         yield
 
@@ -120,13 +136,13 @@ def _plant(patch: Patch, undo: ExitStack) -> None:
     setattr(place, name, patch.make(genuine))
 
 
-def _changed(mutant: Mutant) -> dict[str, bytes]:
-    """The new texts of the files that a mutant changes, by name."""
+def _changed(change: Change) -> dict[str, bytes]:
+    """The new texts of the files that are changed, by name."""
     texts: dict[str, str] = {}
-    for file, old, new in mutant.edits:
+    for file, old, new in change.edits:
         name = f"{file}.sql"
         text = texts.get(name) or (statements.SQL / name).read_text()
         if old not in text:
-            raise ValueError(f"mutant {mutant.name}: its clause does not stand in {name}")
+            raise ValueError(f"{change.name}: its clause does not stand in {name}")
         texts[name] = text.replace(old, new)
     return {name: text.encode() for name, text in texts.items()}

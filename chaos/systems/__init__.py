@@ -1,10 +1,10 @@
-"""Systems under test, by name: ours, ours with a bug planted in it, and anybody else's."""
+"""Systems under test, by name: ours, ours with a change planted in it, and anybody else's."""
 
 import importlib
 import sys
 from pathlib import Path
 
-from chaos.mutants import MUTANTS
+from chaos.mutants import MUTANTS, Change
 from chaos.systems.leaseproof import Leaseproof
 from chaos.systems.queue import Queue
 from chaos.systems.system import (
@@ -20,6 +20,7 @@ from chaos.systems.system import (
     Until,
     WorkerSettings,
 )
+from chaos.variants import VARIANTS
 
 __all__ = [
     "FEATURES",
@@ -44,7 +45,8 @@ class UnknownSystemError(Exception):
 
 
 def system(name: str) -> System:
-    """The system of this name: `leaseproof`, `leaseproof:<mutant>`, or `<module>:<attribute>`.
+    """The system of this name: `leaseproof`, `leaseproof:<mutant or variant>`, or
+    `<module>:<attribute>`.
 
     A module is imported, in the harness and in each worker process. Raises UnknownSystemError, and
     whatever the module raises.
@@ -52,10 +54,11 @@ def system(name: str) -> System:
     if name == "leaseproof":
         return Leaseproof()
     base, _, attribute = name.partition(":")
-    if base == "leaseproof" and attribute in MUTANTS:
-        return Leaseproof(MUTANTS[attribute])
+    changes: dict[str, Change] = {**MUTANTS, **VARIANTS}
+    if base == "leaseproof" and attribute in changes:
+        return Leaseproof(changes[attribute])
     if base == "leaseproof" or not attribute:
-        known = ", ".join(["leaseproof", *(f"leaseproof:{known}" for known in MUTANTS)])
+        known = ", ".join(["leaseproof", *(f"leaseproof:{known}" for known in changes)])
         raise UnknownSystemError(
             f"no system {name!r} is known; known systems: {known}, and your own as MODULE:ATTRIBUTE"
         )

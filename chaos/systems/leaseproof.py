@@ -1,4 +1,4 @@
-"""Our own scheduler as a system under test, and its mutants."""
+"""Our own scheduler as a system under test, and what is planted in it."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from chaos.history.events import (
 from chaos.history.journal import Journal
 from chaos.history.witness import Watched
 from chaos.invariants.causes import worker_of
-from chaos.mutants import Mutant, planted
+from chaos.mutants import Change, planted
 from chaos.systems import rows
 from chaos.systems.replies import LostReplies
 from chaos.systems.system import FEATURES, Operation, Order, RefusedError, WorkerSettings
@@ -90,10 +90,10 @@ IN_HAND = 0.03  # seconds that a client keeps a transaction open, so that its ri
 
 
 class Leaseproof:
-    """The adapter for our scheduler; with a mutant, for that scheduler with one bug in it."""
+    """The adapter for our scheduler, as it is or with one change: a bug, or one that is none."""
 
-    def __init__(self, mutant: Mutant | None = None) -> None:
-        self.mutant = mutant
+    def __init__(self, change: Change | None = None) -> None:
+        self.change = change
 
     @property
     def offers(self) -> frozenset[str]:
@@ -114,7 +114,7 @@ class Leaseproof:
 
     def install(self, dsn: str) -> None:
         """Migrate, and create the table that transactional handlers write to."""
-        with planted(self.mutant):
+        with planted(self.change):
             scheduler.migrate(dsn)
         with psycopg.connect(dsn) as connection:
             connection.execute(
@@ -279,7 +279,7 @@ class Leaseproof:
         """Run a `Worker` whose every step goes into the journal."""
         logging.basicConfig(format="%(asctime)s %(levelname)s %(message)s", level=logging.INFO)
         journal = Journal(journals, name)
-        with planted(self.mutant):
+        with planted(self.change):
             registry = _registry(journal, settings)
 
             def observe(what: str, lease: Lease, detail: str) -> None:

@@ -166,7 +166,7 @@ def test_systems_are_found_by_name_and_unknown_ones_are_refused() -> None:
     for name, mutant in known.items():
         found = system(name)
         assert isinstance(found, Leaseproof)
-        assert found.mutant is mutant
+        assert found.change is mutant
     for unknown in ("", "other", "leaseproof:", "leaseproof:other"):
         with pytest.raises(UnknownSystemError, match="known systems"):
             system(unknown)

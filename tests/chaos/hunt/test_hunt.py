@@ -3,13 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from dataclasses import replace
-from itertools import count
 
-import pytest
-
-from chaos.cluster.postgres import Postgres
 from chaos.explore import replay
 from chaos.hunt import matrix
 from chaos.hunt.equivalent import EQUIVALENT
@@ -19,24 +14,6 @@ from chaos.hunt.generated import generated
 from chaos.mutants import MUTANTS, Mutant, planted
 
 FEW = ("one_complete", "race_complete", "fence")
-
-
-@pytest.fixture
-def stages(server: Postgres) -> Iterator[Stages]:
-    """Stages in databases of their own."""
-    made: list[str] = []
-    numbers = count(1)
-
-    def create() -> str:
-        made.append(f"hunt_{id(made)}_{next(numbers)}")
-        server.create_database(made[-1])
-        return server.dsn(made[-1])
-
-    opened = Stages(create)
-    yield opened
-    opened.close()
-    for name in made:
-        server.drop_database(name)
 
 
 def hunted(mutant: Mutant, stages: Stages) -> Hunted:

@@ -1,0 +1,149 @@
+"""`chaos variants`: correct schedulers, at which the harness must not cry."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Sequence
+from concurrent.futures.process import BrokenProcessPool
+from pathlib import Path
+from typing import Annotated, NoReturn
+
+import typer
+from rich.console import Console
+from rich.markup import escape
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+from chaos.figures.page import keep
+from chaos.hunt.explorer import HUNTERS, baseline
+from chaos.hunt.generated import find
+from chaos.hunt.pool import FalseAlarmError, pool
+from chaos.keep import BREAKS, messages
+from chaos.scenario import ScenarioError
+from chaos.variants import UNMODIFIED, VARIANTS, Variant, scenarios, told
+from chaos.variants.explorer import as_it_is, asked, search
+from chaos.variants.tried import Tried
+
+ALARM, USAGE, BROKEN = 1, 2, 4
+
+
+def variants_command(
+    only: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME", help="This variant; may be given more than once."),
+    ] = None,
+    programs: Annotated[
+        int | None,
+        typer.Option(
+            min=0, help="So many of the explorer's programs for each at most; by default all."
+        ),
+    ] = None,
+    runs: Annotated[int, typer.Option(min=0, help="So many runs of scenarios for each.")] = 8,
+    seed: Annotated[int, typer.Option(min=0, help="Of the first run; each next has one more.")] = 1,
+    processes: Annotated[
+        int, typer.Option(min=1, help="How many of the explorer's searches at once.")
+    ] = os.cpu_count() or 1,
+    directory: Annotated[
+        Path, typer.Option("--scenarios", help="A directory of scenarios.")
+    ] = Path("scenarios"),
+    reports: Annotated[
+        Path, typer.Option(help="Where the figures, and runs that did not pass, are kept.")
+    ] = Path("reports"),
+    as_json: Annotated[bool, typer.Option("--json", help="Print the figures as JSON.")] = False,
+) -> None:
+    """Try the scheduler as it is, and correct variants of it. Exit code 1: the harness cried."""
+    if unknown := sorted(set(only or ()) - VARIANTS.keys()):
+        _end(f"no such variant: {', '.join(unknown)}; known: {', '.join(VARIANTS)}", USAGE)
+    wanted = [variant for name, variant in VARIANTS.items() if not only or name in only]
+    began = time.monotonic()
+    try:
+        # Looked at before anything runs: it may be half an hour until they are.
+        played = {one.name: scenarios.loaded(one, directory) for one in wanted} if runs else {}
+        tried = [Tried(one.name) for one in wanted]
+        if programs != 0:
+            tried = _explore(wanted, programs, processes)
+        for number, variant in enumerate(wanted if runs else ()):
+            news = f"variant {number + 1} of {len(wanted)}, {variant.name}"
+            first = seed + number * runs
+            ran = scenarios.run(variant, played[variant.name], runs, first, reports, news)
+            tried[number] = tried[number].besides(ran)
+    except FalseAlarmError as error:
+        _end(str(error), ALARM)
+    except ScenarioError as error:
+        _end(str(error), USAGE)
+    except (*BREAKS, BrokenProcessPool) as error:
+        _end(f"the harness could not do its work: {error}", BROKEN)
+    except KeyboardInterrupt:
+        _end("interrupted; the searches, workers and servers are gone", 130)
+    _tell(tried, wanted, time.monotonic() - began, reports, as_json)
+
+
+def _explore(wanted: Sequence[Variant], most: int | None, processes: int) -> list[Tried]:
+    """Search with the explorer, in the order of `wanted`; with a line of progress."""
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TextColumn("{task.fields[news]}"),
+        TimeElapsedColumn(),
+    )
+    found: dict[str, Tried] = {}
+    with (
+        pool(processes, find) as searchers,
+        Progress(*columns, console=messages, transient=True) as bar,
+    ):
+        line = bar.add_task("the scheduler as it is", total=len(HUNTERS), news="")
+        baselines = []
+        for one in searchers.each(baseline, HUNTERS):
+            baselines.append(one)
+            bar.update(line, advance=1, news=one.name)
+        found[UNMODIFIED.name] = unmodified = as_it_is(baselines)
+        if unmodified.alarms and UNMODIFIED not in wanted:
+            where, what, shown_by = unmodified.alarms[0]
+            raise FalseAlarmError(f"the scheduler as it is fails, too: {where}: {what}: {shown_by}")
+        others = [asked(variant, baselines, most) for variant in wanted if variant != UNMODIFIED]
+        bar.reset(line, description="variants", total=len(others), news="")
+        for tried in searchers.each(search, others):
+            found[tried.name] = tried
+            bar.update(line, advance=1, news=tried.name)
+            for alarm in tried.alarms:
+                bar.console.print(
+                    f"alarm: {tried.name}: {alarm.what}", markup=False, highlight=False
+                )
+    return [found[variant.name] for variant in wanted]
+
+
+def _tell(
+    tried: Sequence[Tried],
+    variants: Sequence[Variant],
+    seconds: float,
+    reports: Path,
+    as_json: bool,
+) -> NoReturn:
+    """Print the figures, keep them, and end with what came of it."""
+    document = told.as_text(tried, variants, seconds)
+    stamp = time.strftime("%Y%m%d-%H%M%S", time.gmtime())
+    directory = reports / f"variants-{stamp}"
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        (directory / "variants.json").write_text(document + "\n")
+        keep(directory / "variants.md", "False alarms", told.page(tried, variants, seconds))
+    except OSError as error:
+        _end(f"cannot write the figures: {error}", USAGE)
+    if as_json:
+        sys.stdout.write(document + "\n")
+    else:
+        out = Console(width=None if sys.stdout.isatty() else 200, highlight=False)
+        out.print(told.table(tried))
+        for sentence in told.summary(tried, seconds):
+            out.print(escape(sentence))
+        out.print(f"figures: {directory / 'variants.md'}")
+    if any(one.alarms for one in tried):
+        raise typer.Exit(ALARM)
+    raise typer.Exit(0 if all(one.held for one in tried) else BROKEN)
+
+
+def _end(message: str, code: int) -> NoReturn:
+    messages.print(f"error: {message}", style="red", markup=False, highlight=False)
+    raise typer.Exit(code)
