@@ -47,8 +47,8 @@ JUDGED = frozenset(
         "reclaimed-in-time",
     }
 )
-# What they would judge and cannot meet: in a program no session idles by the server's own clock, and
-# nobody takes a COMMIT whose reply was lost for a failure. Scenarios have both.
+# What they would judge and cannot meet: in a program no session idles by the server's own clock,
+# and nobody takes a COMMIT whose reply was lost for a failure. Scenarios have both.
 _LEFT = frozenset({"holds-its-row-throughout", "lost-commit-is-a-failure"})
 # Code that no program runs: what makes a worker of the functions that the actors call.
 _WORKERS = (

@@ -193,8 +193,10 @@ def _losses(life: Life, until: int) -> Iterator[_Loss]:
     """The leases that were taken back, or claimed away, after they had run out.
 
     A renewal may be on its way while its server or network stands still, and be committed when its
-    holder has long given up. Then what is to be explained is that it did: the time of the lease up
-    to there, and not what the renewal added, which nobody believed in.
+    holder gives up or has long done so. Then what is to be explained is that it did: the time of
+    the lease up to there, and not what the renewal added, which nobody believed in. Who believes in
+    a lease gives it up a whole length after it was asked for; so one that was set less than half of
+    that before was not it.
     """
     gave_up = {
         (note.token, note.owner): note.at
@@ -215,9 +217,9 @@ def _losses(life: Life, until: int) -> Iterator[_Loss]:
                 worker = worker_of(held.owner)
                 begin, end = since, held.expires
                 heard = gave_up.get((held.token, held.owner), end)
-                if heard < since:
-                    begin = max((at for at in settings if at <= heard), default=since)
-                    end = heard if begin < since else end
+                believed = heard - (end - since) // 2
+                if since > believed and settings[0] <= believed:
+                    begin, end = max(at for at in settings if at <= believed), heard
                 yield _Loss(move.seq, held.token, held.owner, worker, begin, end)
         if after is None or after.state != RUNNING:
             continue

@@ -313,6 +313,31 @@ def test_a_renewal_that_comes_when_its_holder_has_given_up_does_not_hide_why_it_
 
 
 @pytest.mark.parametrize(
+    ("renewed", "waited", "explained"),
+    [
+        (3.9, (3.5, 1.2), True),  # on its way for too long: its reply came when all was over
+        (3.9, (4.1, 1.2), True),
+        (3.9, (5.5, 1.2), False),  # after it gave up
+        (3.9, (3.5, 0.5), False),
+        (2.4, (2.2, 1.1), False),  # this is the one that it believed in, and gave up for no reason
+    ],
+)
+def test_a_renewal_just_before_its_holder_gives_up_is_not_what_it_believed_in(
+    renewed: float, waited: tuple[float, float], explained: bool
+) -> None:
+    at, length = waited
+    story = Story().enqueue(1, 2).claim(1, at=1, lease=3).note("started", 1, 1)
+    story.renew(1, at=renewed, lease=3).note("lease-lost", 1, 4)
+    story.notes.append(Note(us(at), "w1", "starved", 0, 0, "", str(round(length * 1e6))))
+    story.reclaim(1, at=9, cause=False).claim(1, by="w2", at=9).complete(1, at=10)
+    story.claim(2, by="w1", at=20).note("claimed", 2, 20).complete(2, at=21)
+    if explained:
+        assert_passes("explained-duplicate", story.history(), judged=1)
+    else:
+        assert_fails("explained-duplicate", story.history(), "the lease of w1/1", "ran out")
+
+
+@pytest.mark.parametrize(
     ("worker", "waits", "explained"),
     [
         ("w1", [(3, 1.1)], True),
