@@ -8,7 +8,7 @@ READY := $(VENV)/.ready
 # and each would compile both packages anew.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: setup demo chaos soak bench test test-long test-fast lint types lock clean
+.PHONY: setup demo chaos soak hunt bench test test-long test-fast lint types lock clean
 
 setup: $(READY)
 
@@ -37,6 +37,13 @@ chaos: $(READY)
 SOAK_SECONDS ?= 600
 soak: $(READY)
 	$(BIN)/chaos soak --seconds $(SOAK_SECONDS)
+
+# The harness against planted bugs, against every clause of the SQL dropped, and against correct
+# variants, at which it must not cry; an hour.
+hunt: $(READY)
+	$(BIN)/chaos hunt
+	$(BIN)/chaos hunt --generated
+	$(BIN)/chaos variants
 
 # Our defaults and two more settings beside pgbench; at most ten minutes.
 bench: $(READY)
