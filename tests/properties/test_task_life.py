@@ -15,12 +15,12 @@ from hypothesis.stateful import run_state_machine_as_test
 
 import scheduler
 from chaos.cluster.postgres import Postgres
+from chaos.life.machine import TaskLife
+from chaos.life.world import world
 from chaos.mutants import MUTANTS, planted
 from chaos.mutants.mutant import Mutant
 from scheduler import SchedulerError
-from tests.properties.life import TaskLife
 from tests.properties.mutations import MUTATIONS, RARE
-from tests.properties.world import world
 
 MODEST: dict[str, Any] = {"deadline": None, "database": None, "stateful_step_count": 50}
 SEARCH = settings(

@@ -15,10 +15,10 @@ from psycopg import Connection
 
 import scheduler
 from chaos.cluster.postgres import postgres
+from chaos.life.clock import START, Clock
+from chaos.life.model import Kind
 from scheduler import Every, Priority, Registry, RetryPolicy
 from scheduler.recurring import Missed, OnDead
-from tests.clock import START, Clock
-from tests.properties.model import Kind
 
 SECOND = timedelta(seconds=1)
 KINDS = {

@@ -2,7 +2,7 @@
 whole of both is compared.
 
 What Hypothesis prints of a failure (`state = TaskLife()`, ...) runs as it stands after
-`from tests.properties.life import TaskLife`: without a database the machine starts a server.
+`from chaos.life.machine import TaskLife`: without a database the machine starts a server.
 """
 
 from __future__ import annotations
@@ -13,24 +13,8 @@ import psycopg
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from scheduler import (
-    CapReachedError,
-    Priority,
-    Unique,
-    cancel,
-    discard,
-    enqueue_many,
-    enqueue_unique,
-    requeue,
-)
-from scheduler.access import limit_source
-from scheduler.dispatch import claim, declare_limits, new_owner, next_due, release_claims
-from scheduler.finish import begin_attempt, complete, complete_and_commit, fail, release, snooze
-from scheduler.lease import Lease, reclaim, renew, second_look
-from scheduler.recurring import OnDead
-from scheduler.schedules import declare_schedules, pause_schedules, plan_due, resume_schedules
-from tests.properties.model import Model, Schedule, Source, Task
-from tests.properties.world import (
+from chaos.life.model import Model, Schedule, Source, Task
+from chaos.life.world import (
     KEYS,
     KINDS,
     ME,
@@ -51,6 +35,22 @@ from tests.properties.world import (
     some,
     sources,
 )
+from scheduler import (
+    CapReachedError,
+    Priority,
+    Unique,
+    cancel,
+    discard,
+    enqueue_many,
+    enqueue_unique,
+    requeue,
+)
+from scheduler.access import limit_source
+from scheduler.dispatch import claim, declare_limits, new_owner, next_due, release_claims
+from scheduler.finish import begin_attempt, complete, complete_and_commit, fail, release, snooze
+from scheduler.lease import Lease, reclaim, renew, second_look
+from scheduler.recurring import OnDead
+from scheduler.schedules import declare_schedules, pause_schedules, plan_due, resume_schedules
 
 
 class TaskLife(RuleBasedStateMachine):
