@@ -251,7 +251,10 @@ class TaskLife(RuleBasedStateMachine):
     @precondition(lambda self: self.leases)
     @rule(numbers=some)
     def renew(self, numbers: list[int]) -> None:
-        leases = self.pick(numbers)
+        self.renew_all(self.pick(numbers))
+
+    def renew_all(self, leases: list[Lease]) -> None:
+        """Each for the length that leases of its kind have."""
         lengths = [KINDS[self.model.tasks[lease.task].kind].lease for lease in leases]
         assert renew(self.db, leases, lengths) == self.model.renew(leases)
 
@@ -298,6 +301,15 @@ class TaskLife(RuleBasedStateMachine):
             task = self.model.tasks[each.lease.task]
             assert (each.lease.token, each.lease.owner) == (task.token, task.owner)
             assert each.status == self.model.reclaim(each.lease.task)
+
+    @rule()
+    def hold_on(self) -> None:
+        """Renewed before it is over, a lease is held for longer than its first length."""
+        self.claim(3, 3, False)
+        self.advance(29)
+        self.renew_all([lease for lease in self.leases if self.model.held(lease)])
+        self.advance(29)
+        self.reclaim(1_000)
 
     @rule()
     def take_over(self) -> None:

@@ -89,7 +89,7 @@ def planted(mutant: Mutant | None) -> Iterator[None]:
         yield
         return
     with ExitStack() as undo:
-        _plant_texts(_changed(mutant), undo)
+        _plant_texts(changed(mutant), undo)
         for patch in mutant.patches:
             _plant(patch, undo)
         yield
@@ -120,7 +120,7 @@ def _plant(patch: Patch, undo: ExitStack) -> None:
     setattr(place, name, patch.make(genuine))
 
 
-def _changed(mutant: Mutant) -> dict[str, bytes]:
+def changed(mutant: Mutant) -> dict[str, bytes]:
     """The new texts of the files that a mutant changes, by name."""
     texts: dict[str, str] = {}
     for file, old, new in mutant.edits:
