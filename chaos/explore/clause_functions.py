@@ -220,6 +220,25 @@ def ids(name: str, *tasks: int) -> Call:
     ]
 
 
+def several(*payloads: str) -> Call:
+    """Enqueue these, without the client's own checks."""
+    values: dict[str, object] = {
+        "kind": "other",
+        "queue": "default",
+        "priority": 1,
+        "payloads": list(payloads),
+        "run_at": None,
+        "delay": timedelta(),
+        "max_attempts": 2,
+        "base": 1.0,
+        "factor": 2.0,
+        "cap": 60.0,
+        "jitter": 0.0,
+        "source": None,
+    }
+    return lambda connection: connection.execute(statement("enqueue"), values).fetchall()
+
+
 def programs() -> Iterator[tuple[str, Known]]:
     """All of them, by name."""
     yield told(
@@ -278,7 +297,7 @@ def programs() -> Iterator[tuple[str, Known]]:
         tasks=19,
         rows=(
             _over("dead", "1, 2, 3, 4, 5, 6, 7, 8, 9")
-            + "".join(_keyed(f"k{n}", "finished", str(n)) for n in range(1, 10))
+            + "".join(_keyed(f"k{n}", "finished", n) for n in range(1, 10))
             + _keyed("k1", "started", "11")
             + _keyed("k2", "started", "12")
             + _held("12")
@@ -339,7 +358,10 @@ def programs() -> Iterator[tuple[str, Known]]:
             lambda c: enqueue_many(c, WORK, [8]),
             lambda c: enqueue(c, PAPERS, {"password": 1}),
             lambda c: restrict_kind(c, KIND, ["shop"]),
+            lambda c: restrict_kind(c, "other", ["postgres"]),
             lambda c: enqueue_many(c, WORK, [9]),
+            several(),
+            several("1"),
             lambda c: restrict_kind(c, KIND, ["postgres"]),
             lambda c: limit_source(c, "postgres", None),
             lambda c: enqueue_many(c, WORK, [9]),
@@ -615,11 +637,19 @@ def programs() -> Iterator[tuple[str, Known]]:
             found("", 10),
             now_next("a"),
             lambda c: resume_schedules(c, ["d"]),
+            second,
+            now_next("a"),
+            found("", 2),
+            found("", 10),
+            now_next("a", after=-1),
             lambda c: plan_due(c, 1),
             second,
             lambda c: plan_due(c, 10),
             lambda c: clock.advance(c, timedelta(seconds=60)),
             lambda c: plan_due(c, 10),
+            now_next("b"),
+            found("", 10),
+            now_next("b", after=58),
             die(101),
             die(102),
             lambda c: cancel(c, [103]),

@@ -233,6 +233,19 @@ def programs() -> Iterator[tuple[str, Known]]:
         rows=_URGENT + _TWO_SOURCES,
         before=_DEAD,
     )
+    yield _in_line(
+        "uncounted",
+        "what frees no place waits for nobody who has its source's record",
+        partial(cancel, tasks=[3, 4]),
+        partial(discard, tasks=[1, 2]),
+        "sources where name = 'mall'",
+        tasks=4,
+        rows=f"{_URGENT} update scheduler.tasks set counted = id in (1, 4),"
+        " source = case id when 1 then 'store' when 4 then 'shop' else 'mall' end;"
+        " insert into scheduler.sources (name, outstanding)"
+        " values ('mall', 1), ('shop', 1), ('store', 1);",
+        before=_DEAD,
+    )
     schedules: dict[str, Act] = {
         "pause": partial(pause_schedules, names=["a", "b"]),
         "resume": partial(resume_schedules, names=["a", "b"]),

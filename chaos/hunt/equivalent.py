@@ -62,6 +62,14 @@ EQUIVALENT: dict[str, str] = {
     "next_due: without LIMIT 1": _FIRST,
     "next_due: without priority = level.priority": _FIRST,
     "next_due: id descending": _FIRST,
+    "due_schedules: without ORDER BY due.next_at, due.name": (
+        "they come sorted from the page, and it is joined to one row"
+    ),
+    "enqueue(): without ORDER BY new.position": "unnest returns the payloads in their order",
+    "cancel(): without ORDER BY id": "`mine` is sorted, and what is joined to it keeps its order",
+    "cancel(): id descending (2)": (
+        "only cancellations wait for the rows of tasks that wait or run, each in the same order"
+    ),
     "retry_delay(): (attempts - 1) * LN(factor) > LN(cap / base)": (
         "where both sides are equal base * factor^(attempts-1) is the cap"
     ),
