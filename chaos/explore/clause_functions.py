@@ -65,7 +65,7 @@ from (values
 _SOURCES = (
     "insert into scheduler.sources (name, max_outstanding, outstanding)"
     " values ('shop', 9, 3), ('mall', 9, 7);"
-    " update scheduler.tasks set source = 'shop', counted = id in (1, 4) where id in (1, 4, 5, 6);"
+    " update scheduler.tasks set source = 'shop', counted = id <> 6 where id in (1, 4, 5, 6);"
     " update scheduler.tasks set source = 'mall', counted = id = 2 where id in (2, 3);"
 )
 # From here on rows lie in another order than that of their ids.
@@ -297,7 +297,7 @@ def programs() -> Iterator[tuple[str, Known]]:
         tasks=19,
         rows=(
             _over("dead", "1, 2, 3, 4, 5, 6, 7, 8, 9")
-            + "".join(_keyed(f"k{n}", "finished", n) for n in range(1, 10))
+            + "".join(_keyed(f"k{n}", "finished", str(n)) for n in range(1, 10))
             + _keyed("k1", "started", "11")
             + _keyed("k2", "started", "12")
             + _held("12")
@@ -469,6 +469,9 @@ def programs() -> Iterator[tuple[str, Known]]:
             lambda c: enqueue(c, OTHER, 1),
             lambda c: enqueue(c, THIRD, 1),
             lambda c: restrict_kind(c, KIND, []),
+            lambda c: restrict_kind(c, "many", list("fbedca")),
+            sql("insert into scheduler.kind_sources values ('two', 'b'), ('two', 'a')"),
+            lambda c: restrict_kind(c, "two", ["a", "b"]),
             sql("select scheduler.restrict_kind(null, '{a}')"),
             sql("select scheduler.restrict_kind('', '{a}')"),
             sql("select scheduler.restrict_kind('job', null)"),
@@ -491,6 +494,10 @@ def programs() -> Iterator[tuple[str, Known]]:
             lambda c: resume_schedules(c, ["a", "d"]),
             lambda c: pause_schedules(c, ["d"]),
             lambda c: resume_schedules(c, ["d"]),
+            lambda c: restrict_kind(c, "third", ["shop"]),
+            lambda c: resume_schedules(c, ["b", "d"]),
+            sql("update scheduler.schedules set paused = false where name = 'b'"),
+            lambda c: resume_schedules(c, ["b"]),
         ],
         rows=SCHEDULES,
     )

@@ -16,7 +16,7 @@ from psycopg import Connection
 
 from chaos.explore import clock
 from chaos.explore.clause_actors import plainly
-from chaos.explore.clause_functions import SCHEDULES, declared
+from chaos.explore.clause_functions import SCHEDULES, declared, planned
 from chaos.explore.clause_setting import Act, hour, known, sql, take
 from chaos.explore.crash_actors import WORK
 from chaos.explore.program import Endings
@@ -201,6 +201,35 @@ def _run_twice() -> tuple[str, Known]:
     return name, replace(made, program=replace(made.program, at_end=ended))
 
 
+# The audit is never cleared: this is where it ended before.
+_AUDITED = (
+    "create sequence if not exists explorer_audited minvalue 0;"
+    " select setval('explorer_audited', coalesce(max(id), 0)) from scheduler.audit"
+)
+
+
+def _paused_twice() -> tuple[str, Known]:
+    """Of two that want the same the second finds it done."""
+    call: Act = partial(pause_schedules, names=["a", "b"])
+
+    def ended(connection: Connection, endings: Endings) -> None:
+        ended_well(connection, endings)
+        found = connection.execute(
+            "select schedule from scheduler.audit"
+            " where id > (select last_value from explorer_audited) order by schedule"
+        ).fetchall()
+        assert found == [("a",), ("b",)], f"the audit of one pause has {found}"
+
+    name, made = known(
+        "pause_twice",
+        "two operators pause the same two schedules",
+        {"a": call, "b": call},
+        tasks=0,
+        rows=f"{SCHEDULES}; {_AUDITED}",
+    )
+    return name, replace(made, program=replace(made.program, at_end=ended))
+
+
 def programs() -> Iterator[tuple[str, Known]]:
     """All of them, by name."""
     two: Act = partial(cancel, tasks=[1, 2])
@@ -269,11 +298,19 @@ def programs() -> Iterator[tuple[str, Known]]:
         rows=f"{SCHEDULES}; update scheduler.schedules set application = 'other', declared = false"
         " where name = 'a'",
     )
-    yield _restricted("declare", declared("app", a={}, b={}), SCHEDULES)
+    yield _restricted("declare", declared("app", a={}, b={}), "")
     yield _restricted(
         "resume", schedules["resume"], f"{SCHEDULES}; update scheduler.schedules set paused = true"
     )
     yield _restricted_twice()
+    yield _paused_twice()
+    yield known(
+        "plan_twice",
+        "two planners that have read the same pass over what the other has",
+        {name: planned(("a", {})) for name in ("a", "b")},
+        tasks=0,
+        rows=SCHEDULES,
+    )
     yield _for_a_key("keys_capped", "with a cap", 5)
     yield _for_a_key("keys_free", "without a cap", None)
     yield _run_twice()
