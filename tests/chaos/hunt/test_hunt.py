@@ -17,7 +17,7 @@ from chaos.hunt import machine, matrix
 from chaos.hunt.bodies import parts
 from chaos.hunt.equivalent import EQUIVALENT
 from chaos.hunt.explorer import HUNTERS, Baseline, Stages, baseline, hunt, order
-from chaos.hunt.found import Hunted
+from chaos.hunt.found import Hunted, Kill
 from chaos.hunt.functions import functions
 from chaos.hunt.generated import FUNCTIONS, generated, rendered
 from chaos.mutants import MUTANTS, Edit, Mutant, Shown, planted
@@ -176,3 +176,10 @@ def test_the_matrix_as_json_and_as_a_page_has_every_mutant() -> None:
     lines = matrix.page(found, 2.0)
     assert any("`two\\|`" in line and "why" in line for line in lines)
     assert matrix.table(found).row_count == 2
+
+
+def test_a_long_schedule_of_one_actor_is_told_in_brief() -> None:
+    kill = Kill("explorer: told_cancel", None, "wrong", 1.0, " ".join(["a"] * 40))
+    found = [Hunted("one", "", "", kill=kill)]
+    assert any("`a, 40 times`" in line for line in matrix.page(found, 1.0))
+    assert json.loads(matrix.as_text(found, 1.0))["mutants"][0]["kill"]["replay"] == kill.replay
