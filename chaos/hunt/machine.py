@@ -27,7 +27,7 @@ from chaos.mutants import Mutant, planted
 from scheduler import SchedulerError
 
 NAME = "state machine"
-MOST = 2_000  # examples for a mutant; those that are caught take 30 of them at most, nearly always
+MOST = 2_000  # examples for a mutant; one that is caught mostly takes some dozens
 CALM = 30  # examples on the scheduler as it is
 STEPS = 50
 
