@@ -15,8 +15,8 @@ import scheduler
 from chaos.cluster.pgbouncer import find_pgbouncer
 from chaos.cluster.postgres import Postgres
 from chaos.cluster.toxiproxy import Toxiproxy, find_server
+from chaos.life.clock import Clock
 from chaos.testing import database
-from tests.clock import Clock
 from tests.parts import part
 
 pytest_plugins = ["tests.browser"]

@@ -10,6 +10,8 @@ from functools import partial
 
 from chaos.explore import clause_actors as act
 from chaos.explore import clause_claims as claims
+from chaos.explore import clause_functions as functions
+from chaos.explore import clause_orders as orders
 from chaos.explore.clause_setting import Act, end_one, hour, known, reclaim_all, take
 from chaos.explore.crash_actors import cap
 from chaos.explore.scheduler_programs import Known
@@ -107,6 +109,8 @@ CLAUSES: Mapping[str, Known] = dict(
         *claims.choices(),
         *claims.limits(),
         *_sources(),
+        *functions.programs(),
+        *orders.programs(),
         known(
             "fence",
             "leases that nobody holds end nothing",

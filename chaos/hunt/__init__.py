@@ -1,4 +1,4 @@
-"""`chaos hunt`: planted bugs are hunted by the explorer and by scenarios, and each must be caught.
+"""`chaos hunt`: planted bugs are hunted in three ways, and each must be caught.
 
 docs/how-the-harness-is-tested.md tells the method.
 """

@@ -23,6 +23,19 @@ _LEASED = (
     " compares as neither; the clause lets a partial index serve the statement"
 )
 
+_SCOPES = (
+    "a key has one of three scopes, and under each of them a task that waits and was never claimed"
+    " has it"
+)
+_RIVALS = (
+    "a look finds the key taken unless that task is over again by then, within the microseconds"
+    " since it made the update fail; that ten rivals in a row are that quick nobody can bring"
+    " about, the bound only makes it an error and no wait without end"
+)
+_SORTED = "`mine` is sorted, and what is joined to it keeps its order"
+_ASKED_BEFORE = "check_kind is stable, and so asked before the rows are sorted"
+_FIRST = "the first of a kind is the first of one of its levels, and what is returned is a minimum"
+
 EQUIVALENT: dict[str, str] = {
     "claim: without LIMIT LEAST(served.room, %(limit)s)": _COST,
     "claim: LEAST(served.room, %(limit)s) is its first": _COST,
@@ -48,4 +61,36 @@ EQUIVALENT: dict[str, str] = {
     },
     "release_claim: without task.status = 'running'": _LEASED,
     "reclaim: without status = 'running'": _LEASED,
+    "next_due: without LIMIT 1": _FIRST,
+    "next_due: without priority = level.priority": _FIRST,
+    "next_due: id descending": _FIRST,
+    "due_schedules: without ORDER BY due.next_at, due.name": (
+        "they come sorted from the page, and it is joined to one row"
+    ),
+    "enqueue(): without ORDER BY new.position": "unnest returns the payloads in their order",
+    "cancel(): without ORDER BY id": _SORTED,
+    "pause_schedules(): without ORDER BY name": _SORTED,
+    "resume_schedules(): without ORDER BY name (2)": _SORTED,
+    "resume_schedules(): without ORDER BY name": _ASKED_BEFORE,
+    "resume_schedules(): name descending": _ASKED_BEFORE,
+    "resume_schedules(): without for update": (
+        "resumptions take place one after the other; beside a pause that is not committed one does"
+        " what it would have done before that pause"
+    ),
+    "cancel(): id descending (2)": (
+        "only cancellations wait for the rows of tasks that wait or run, each in the same order"
+    ),
+    "retry_delay(): (attempts - 1) * LN(factor) > LN(cap / base)": (
+        "where both sides are equal base * factor^(attempts-1) is the cap"
+    ),
+    "enqueue_unique(): without standing.unique_until = 'started'": _SCOPES,
+    "requeue(): without live.unique_until = 'started'": _SCOPES,
+    "requeue(): without looks := looks - 1": _RIVALS,
+    "requeue(): looks - 1 is its left side": _RIVALS,
+    "requeue(): if looks = 0: never": _RIVALS,
+    "declare_schedules(): without LIMIT 1": "INTO takes the first row, however many there are",
+    "declare_schedules(): compared without standing.application": (
+        "only a schedule that is declared no more goes to another application, and that it is"
+        " declared is compared, too"
+    ),
 }

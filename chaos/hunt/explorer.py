@@ -8,7 +8,7 @@ from mutant to mutant, since most of what a short search costs is opening one.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, replace
 from typing import NamedTuple
@@ -27,6 +27,7 @@ from chaos.explore.search import Tally, minimise, search
 from chaos.explore.stage import Stage
 from chaos.hunt.equivalent import EQUIVALENT
 from chaos.hunt.found import Hunted, Kill
+from chaos.hunt.functions import besides, callers, replaced, standing
 from chaos.invariants.judge import INVARIANTS
 from chaos.mutants import Mutant, planted
 
@@ -187,13 +188,15 @@ def baseline(name: str, stages: Stages) -> Baseline:
 def order(baselines: Iterable[Baseline], mutant: Mutant) -> list[Baseline]:
     """The hunters that can meet a mutant, the cheapest first: those that run what it changes.
 
-    All of them if it changes the schema; none if only code of the worker, which no program runs.
+    All of them if it changes the schema, and for a function those that run what calls it; none if
+    it only changes code of the worker, which no program runs.
     Where it is written down why nothing can catch it, none of the wide ones.
     """
     if mutant.name in _LEFT or (mutant.invariant and mutant.invariant not in JUDGED):
         return []
-    files = {edit.file for edit in mutant.edits}
-    everywhere = any("/" in file for file in files) or any(
+    changed = replaced(mutant)
+    files = {edit.file for edit in mutant.edits}.union(*map(callers, changed or ()))
+    everywhere = changed is None or any(
         not patch.target.startswith(_WORKERS) for patch in mutant.patches
     )
     ranked = sorted(baselines, key=lambda one: one.seconds)
@@ -212,7 +215,8 @@ def hunt(
 
     minimal: whether the schedule is made so, by trying to leave out each of its steps.
     """
-    own = any("/" in edit.file for edit in mutant.edits)
+    functions = replaced(mutant)
+    own = functions is None
     if own:  # a schema of its own, which nobody else may meet
         stages = Stages(stages.create)
     found: list[Kill] = []
@@ -220,12 +224,13 @@ def hunt(
     broke = ""
     began = time.monotonic()
     try:
-        with planted(mutant):
+        with planted(mutant if own else besides(mutant)):
             for hunter in hunters:
                 try:
                     kill, looked = _try(
                         hunter,
                         stages,
+                        functions or {},
                         began,
                         minimal=minimal,
                         # Whoever waits is seen at once, and would hide what comes of it.
@@ -257,21 +262,32 @@ def hunt(
 
 
 def _try(
-    hunter: Baseline, stages: Stages, began: float, *, minimal: bool, strict: bool
+    hunter: Baseline,
+    stages: Stages,
+    functions: Mapping[str, str],
+    began: float,
+    *,
+    minimal: bool,
+    strict: bool,
 ) -> tuple[Kill | None, int]:
     """What one hunter finds, and in how many schedules."""
     stage = stages.of(hunter.name)
     stage.known, stage.strict, stage.waits = True, strict, hunter.waits
-    try:
-        trace, looked = _look(stage, HUNTERS[hunter.name])
-    except AssertionError as error:  # how a program begins is the scheduler's work, too
-        violation = Violation("setup", str(error))
-        return _kill(hunter.name, violation, time.monotonic() - began, "before the first step"), 1
-    seconds = time.monotonic() - began
-    if trace is None or trace.violation is None:
-        return None, looked
-    if minimal:
-        trace = minimise(stage, trace)
+    with standing(stage.admin, functions):
+        try:
+            trace, looked = _look(stage, HUNTERS[hunter.name])
+        except (AssertionError, psycopg.Error) as error:
+            # How a program begins is the scheduler's work, too.
+            if isinstance(error, psycopg.Error) and error.sqlstate is None:
+                raise
+            violation = Violation("setup", " ".join(str(error).split()))
+            seconds = time.monotonic() - began
+            return _kill(hunter.name, violation, seconds, "before the first step"), 1
+        seconds = time.monotonic() - began
+        if trace is None or trace.violation is None:
+            return None, looked
+        if minimal:
+            trace = minimise(stage, trace)
     assert trace.violation is not None
     return _kill(hunter.name, trace.violation, seconds, show(trace.choices)), looked
 

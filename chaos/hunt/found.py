@@ -22,9 +22,10 @@ MEANS: dict[Result, str] = {
 class Kill(NamedTuple):
     """One failure that a mutant caused.
 
-    hunter: the explorer's program or the scenario. invariant: None for what no invariant names: an
-    actor that raises, or waits for ever. sentence: what was found. seconds: from when the hunt for
-    this mutant began. replay: the schedule, or the command that shows the failure again.
+    hunter: the explorer's program, the state machine or the scenario. invariant: None for what no
+    invariant names: an actor that raises, or waits for ever. sentence: what was found. seconds:
+    from when the hunt for this mutant began. replay: the schedule, or the command that shows the
+    failure again; of the state machine how many steps it took, and the last.
     """
 
     hunter: str

@@ -35,7 +35,7 @@ def table(hunted: Sequence[Hunted]) -> Table:
             escape((kill.invariant or "") if kill else one.named),
             escape(kill.hunter if kill else one.broke),
             f"{kill.seconds if kill else one.seconds:.1f}",
-            escape(kill.replay if kill else ""),
+            escape(_brief(kill.replay) if kill else ""),
         )
     return shown
 
@@ -81,7 +81,7 @@ def page(hunted: Sequence[Hunted], seconds: float) -> list[str]:
             f"`{kill.invariant}`" if kill and kill.invariant else "-",
             kill.hunter if kill else "-",
             f"{kill.seconds if kill else one.seconds:.1f}",
-            f"`{_cell(kill.replay)}`" if kill else _cell(one.reason or one.broke or "-"),
+            f"`{_cell(_brief(kill.replay))}`" if kill else _cell(one.reason or one.broke or "-"),
         )
         lines.append(f"| {' | '.join(cells)} |")
     return [*lines, "", *summary(hunted, seconds)]
@@ -101,6 +101,13 @@ def summary(hunted: Sequence[Hunted], seconds: float) -> Iterator[str]:
 
 def _told(one: Hunted) -> Kill | None:
     return one.kill or (one.others[0] if one.others else None)
+
+
+def _brief(replay: str) -> str:
+    """A schedule in which one actor does all is as long as what it does; JSON has it in full."""
+    steps = replay.split()
+    alone = len(steps) > 20 and len(set(steps)) == 1
+    return f"{steps[0]}, {len(steps)} times" if alone else replay
 
 
 def _cell(text: str) -> str:

@@ -105,7 +105,7 @@ def planted(change: Change | None) -> Iterator[None]:
         yield
         return
     with ExitStack() as undo:
-        _plant_texts(_changed(change), undo)
+        _plant_texts(changed(change), undo)
         for patch in change.patches:
             _plant(patch, undo)
         yield
@@ -136,7 +136,7 @@ def _plant(patch: Patch, undo: ExitStack) -> None:
     setattr(place, name, patch.make(genuine))
 
 
-def _changed(change: Change) -> dict[str, bytes]:
+def changed(change: Change) -> dict[str, bytes]:
     """The new texts of the files that are changed, by name."""
     texts: dict[str, str] = {}
     for file, old, new in change.edits:

@@ -27,6 +27,7 @@ from psycopg.conninfo import make_conninfo
 from pydantic import BaseModel, ConfigDict
 
 from chaos.cluster.postgres import Postgres
+from chaos.life.clock import Clock
 from scheduler import (
     Attempt,
     Every,
@@ -53,7 +54,6 @@ from scheduler.cli import main
 from scheduler.dispatch import claim, declare_limits, new_owner
 from scheduler.finish import snooze
 from scheduler.lease import renew
-from tests.clock import Clock
 from tests.scheduler.working import SHORT, ignore, kind, outcomes, over, put, running, task, worker
 from tests.scheduler.written import copied, unchanged
 from tests.waiting import wait_for

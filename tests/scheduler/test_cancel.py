@@ -7,10 +7,10 @@ from concurrent.futures import ThreadPoolExecutor
 import psycopg
 from psycopg import Connection
 
+from chaos.life.clock import Clock
 from scheduler import cancel
 from scheduler.finish import complete
 from scheduler.tasks import runs
-from tests.clock import Clock
 from tests.scheduler.working import outcomes, put, row, take, take_one, task
 from tests.waiting import wait_for
 

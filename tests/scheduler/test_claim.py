@@ -11,10 +11,10 @@ import psycopg
 import pytest
 from psycopg import Connection
 
+from chaos.life.clock import Clock
 from scheduler import enqueue
 from scheduler.dispatch import claim, new_owner, release_claims
 from scheduler.finish import complete
-from tests.clock import Clock
 from tests.scheduler.working import (
     LEASE,
     MICROSECOND,

@@ -19,9 +19,9 @@ import pytest
 from psycopg import Connection, sql
 from psycopg.conninfo import make_conninfo
 
+from chaos.life.clock import Clock
 from scheduler import Cron, Registry, declare_schedules
 from scheduler.cli import main
-from tests.clock import Clock
 from tests.scheduler.roles import drop_roles, login
 from tests.waiting import wait_for
 

@@ -7,9 +7,9 @@ from datetime import timedelta
 import pytest
 from psycopg import Connection
 
+from chaos.life.clock import Clock
 from scheduler import RetryPolicy, dead_letters, discard, requeue
 from scheduler.finish import fail
-from tests.clock import Clock
 from tests.scheduler.working import RETRY, kind, outcomes, put, row, statuses, take, take_one, task
 
 

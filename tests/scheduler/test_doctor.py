@@ -15,6 +15,7 @@ from psycopg import Connection
 from psycopg.conninfo import make_conninfo
 
 from chaos.cluster.postgres import Postgres, postgres
+from chaos.life.clock import Clock
 from scheduler import Attempt, Registry, enqueue, migrate
 from scheduler.dispatch import claim, new_owner
 from scheduler.doctor import Finding, examine
@@ -42,7 +43,6 @@ from scheduler.doctor.server import clock as clock_source
 from scheduler.finish import complete
 from scheduler.roles import create_roles
 from scheduler.session import connect_worker
-from tests.clock import Clock
 from tests.scheduler.roles import drop_roles, logged_in, login
 
 LEASE = timedelta(seconds=60)

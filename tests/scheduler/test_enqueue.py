@@ -10,9 +10,9 @@ from psycopg import Connection
 from psycopg.rows import dict_row
 from pydantic import BaseModel
 
+from chaos.life.clock import Clock
 from scheduler import PayloadError, Registry, ScheduleError, cancel, enqueue, enqueue_many
 from scheduler.dead_letter import discard, requeue
-from tests.clock import Clock
 from tests.scheduler.working import MICROSECOND, RETRY, WORK, ignore, put, row, statuses, take, task
 
 

@@ -9,6 +9,7 @@ import psycopg
 import pytest
 from psycopg import Connection
 
+from chaos.life.clock import Clock
 from scheduler.dead_letter import discard, requeue
 from scheduler.finish import (
     begin_attempt,
@@ -20,7 +21,6 @@ from scheduler.finish import (
 )
 from scheduler.lease import Lease, reclaim, renew
 from scheduler.tasks import cancel, runs
-from tests.clock import Clock
 from tests.scheduler.working import (
     LEASE,
     MICROSECOND,

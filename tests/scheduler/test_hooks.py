@@ -18,6 +18,7 @@ import psycopg
 import pytest
 from psycopg import Connection
 
+from chaos.life.clock import Clock
 from scheduler import AccessError, requeue
 from scheduler.cli import main
 from scheduler.dead_letter_hooks import (
@@ -42,7 +43,6 @@ from scheduler.lease import reclaim
 from scheduler.retry import RetryPolicy
 from scheduler.roles import create_roles
 from scheduler.statements import statement
-from tests.clock import Clock
 from tests.scheduler.roles import logged_in
 from tests.scheduler.working import LEASE, MICROSECOND, kind, nodes, put, row, take_one
 from tests.waiting import wait_for

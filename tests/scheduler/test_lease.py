@@ -8,11 +8,11 @@ import psycopg
 import pytest
 from psycopg import Connection
 
+from chaos.life.clock import Clock
 from scheduler import LeaseLostError
 from scheduler.finish import complete
 from scheduler.lease import Lease, Look, Reclaimed, reclaim, renew, second_look
 from scheduler.tasks import cancel, runs
-from tests.clock import Clock
 from tests.scheduler.working import (
     LEASE,
     MICROSECOND,

@@ -9,11 +9,11 @@ import psycopg
 import pytest
 from psycopg import Connection
 
+from chaos.life.clock import Clock
 from scheduler import Attempt, Registry, enqueue, enqueue_many
 from scheduler.dispatch import claim, declare_limits, new_owner, next_due
 from scheduler.finish import complete
 from scheduler.lease import reclaim
-from tests.clock import Clock
 from tests.scheduler.working import over, running, statuses, worker
 
 REGISTRY = Registry()

@@ -10,9 +10,9 @@ import psycopg
 import pytest
 from psycopg import Connection
 
+from chaos.life.clock import Clock
 from scheduler import Attempt, Priority, Registry, Worker, enqueue, enqueue_many
 from scheduler.dispatch import claim, new_owner
-from tests.clock import Clock
 from tests.scheduler.working import over, running, task, worker
 
 REGISTRY = Registry()

@@ -9,11 +9,11 @@ from datetime import timedelta
 
 from psycopg import Connection
 
+from chaos.life.clock import Clock
 from scheduler import dead_letters, enqueue_many, requeue
 from scheduler.dispatch import claim, new_owner
 from scheduler.finish import complete, fail
 from scheduler.lease import reclaim, renew
-from tests.clock import Clock
 from tests.scheduler.working import LEASE, MICROSECOND, WORK
 
 KINDS = {"work": LEASE}

@@ -12,10 +12,10 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from psycopg import Connection
 
+from chaos.life.clock import Clock
 from scheduler import RetryPolicy
 from scheduler.finish import LONGEST_ERROR, fail, storable
 from scheduler.retry import LONGEST_DELAY, MOST_ATTEMPTS
-from tests.clock import Clock
 from tests.scheduler.working import MICROSECOND, RETRY, kind, outcomes, put, take, take_one, task
 
 delays = st.timedeltas(MICROSECOND, LONGEST_DELAY)

@@ -11,6 +11,7 @@ import pytest
 from psycopg import Connection
 from psycopg.rows import dict_row
 
+from chaos.life.clock import START, Clock
 from scheduler import (
     AccessError,
     Attempt,
@@ -32,7 +33,6 @@ from scheduler.recurring import OnDead, parse, plan
 from scheduler.roles import create_roles
 from scheduler.schedules import plan_due
 from scheduler.statements import fetch
-from tests.clock import START, Clock
 from tests.scheduler.roles import logged_in
 from tests.scheduler.working import LEASE, row, statuses
 

@@ -14,6 +14,7 @@ import pytest
 from psycopg import Connection
 
 import scheduler.upkeep
+from chaos.life.clock import START, Clock
 from scheduler import (
     AccessError,
     Attempt,
@@ -40,7 +41,6 @@ from scheduler.lease import reclaim
 from scheduler.recurring import Rule
 from scheduler.schedules import Standing, plan_due
 from scheduler.statements import fetch
-from tests.clock import START, Clock
 from tests.scheduler.working import over, process, row, running, statuses, worker
 from tests.waiting import wait_for
 

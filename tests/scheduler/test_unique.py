@@ -10,6 +10,7 @@ import psycopg
 import pytest
 from psycopg import Connection
 
+from chaos.life.clock import Clock
 from scheduler import (
     Attempt,
     Enqueued,
@@ -25,7 +26,6 @@ from scheduler import (
 from scheduler.dispatch import claim, new_owner
 from scheduler.finish import complete, fail, release
 from scheduler.lease import reclaim
-from tests.clock import Clock
 from tests.scheduler.working import task
 from tests.waiting import wait_for
 

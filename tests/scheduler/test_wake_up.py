@@ -11,10 +11,10 @@ import psycopg
 import pytest
 from psycopg import Connection
 
+from chaos.life.clock import Clock
 from scheduler import Attempt, Registry, Unique, Worker, enqueue, enqueue_unique
 from scheduler.dispatch import next_due
 from scheduler.keeper import Keeper
-from tests.clock import Clock
 from tests.scheduler.working import WORKERS, listening, over, running, worker
 from tests.waiting import wait_for
 

@@ -9,10 +9,10 @@ from datetime import timedelta
 import psycopg
 import pytest
 
+from chaos.life.clock import START
 from scheduler.lease import Attempt, Lease
 from scheduler.watchdog import Watchdog
 from scheduler.wire import WorkerConnection
-from tests.clock import START
 
 
 @pytest.fixture

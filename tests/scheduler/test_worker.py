@@ -24,6 +24,7 @@ from psycopg.rows import dict_row
 
 from chaos.cluster.ports import Reservation
 from chaos.cluster.postgres import Postgres, postgres
+from chaos.life.clock import Clock
 from scheduler import (
     Attempt,
     DatabaseUnreachableError,
@@ -42,7 +43,6 @@ from scheduler.lease import Lease, reclaim
 from scheduler.outcome import describe
 from scheduler.schedules import plan_due
 from scheduler.tasks import runs
-from tests.clock import Clock
 from tests.scheduler.working import (
     LEASE,
     MICROSECOND,

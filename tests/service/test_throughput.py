@@ -8,10 +8,10 @@ from datetime import timedelta
 import pytest
 from psycopg import Connection
 
+from chaos.life.clock import START, Clock
 from scheduler.service.database import Database
 from scheduler.service.kept import Kept
 from scheduler.service.throughput import last_hour
-from tests.clock import START, Clock
 from tests.service.conftest import MakeApi, slug
 
 PATH = "/api/v1/throughput"

@@ -8,7 +8,9 @@ import pytest
 from psycopg import Connection
 from sqlglot import parse_one
 
-from chaos.hunt.generated import CORE, generated, mutants, rendered
+from chaos.hunt.bodies import parts
+from chaos.hunt.functions import functions, replaced, standing
+from chaos.hunt.generated import CORE, FUNCTIONS, generated, mutants, mutants_of_function, rendered
 from chaos.mutants import planted
 from scheduler.statements import SQL, statement
 
@@ -25,6 +27,9 @@ VALUES = {
     "task": 1,
     "token": 1,
     "idle": "30s",
+    "limited": ["job"],
+    "after_time": "2026-01-01 00:00:00+00",
+    "after_name": "",
 }
 
 
@@ -45,6 +50,9 @@ def test_what_the_parser_writes_is_for_the_server_what_it_has_read(
 def test_every_generated_mutant_is_a_statement_that_the_server_accepts(db: Connection) -> None:
     for mutant in generated().values():
         [edit] = mutant.edits
+        if "/" in edit.file:
+            with standing(db, replaced(mutant) or {}):
+                continue
         assert plan(db, edit.new), mutant.name
 
 
@@ -67,6 +75,40 @@ def test_every_conjunct_of_a_fence_is_dropped_once() -> None:
         assert f"renew: without {conjunct.removeprefix('on ')}" in names
     assert "renew: without where task.id = mine.id" in names
     assert {"renew: without for update", "renew: without skip locked"} <= set(names)
+
+
+def test_the_statements_of_a_function_and_what_its_ifs_ask_are_mutated() -> None:
+    names = {mutant.name for mutant in mutants_of_function("take_share")}
+    assert {
+        "take_share(): without name = task_source",
+        "take_share(): without outstanding + wanted <= max_outstanding",
+        "take_share(): outstanding + wanted < max_outstanding",
+        "take_share(): if found: always",
+        "take_share(): if cap IS NOT NULL: never",
+    } <= names
+    names = {mutant.name for mutant in mutants_of_function("cancel")}
+    assert {"cancel(): without for update", "cancel(): without with logged"} <= names
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_a_function_is_cut_into_pieces_that_lie_one_after_the_other(name: str) -> None:
+    _, definition = functions()[name]
+    found = parts(definition)
+    assert found
+    ends = [0, *(part.end for part in found)]
+    assert all(end < part.start < part.end for end, part in zip(ends, found, strict=False))
+
+
+def test_a_mutant_of_a_function_stands_in_the_database_for_as_long_as_it_is_hunted(
+    db: Connection,
+) -> None:
+    mutant = generated()["check_kind(): without source = task_source"]
+    [(name, definition)] = (replaced(mutant) or {}).items()
+    source = b"select prosrc from pg_proc where proname = 'check_kind'"
+    genuine = db.execute(source).fetchone()
+    with standing(db, {name: definition}):
+        assert db.execute(source).fetchone() != genuine
+    assert db.execute(source).fetchone() == genuine
 
 
 def test_a_generated_mutant_keeps_its_statements_name() -> None:

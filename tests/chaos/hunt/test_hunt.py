@@ -3,15 +3,23 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from dataclasses import replace
+from uuid import uuid4
 
+import pytest
+from sqlglot import parse_one
+
+from chaos.cluster.postgres import Postgres
 from chaos.explore import replay
-from chaos.hunt import matrix
+from chaos.hunt import machine, matrix
+from chaos.hunt.bodies import parts
 from chaos.hunt.equivalent import EQUIVALENT
 from chaos.hunt.explorer import HUNTERS, Baseline, Stages, baseline, hunt, order
-from chaos.hunt.found import Hunted
-from chaos.hunt.generated import generated
-from chaos.mutants import MUTANTS, Mutant, planted
+from chaos.hunt.found import Hunted, Kill
+from chaos.hunt.functions import functions
+from chaos.hunt.generated import FUNCTIONS, generated, rendered
+from chaos.mutants import MUTANTS, Edit, Mutant, Shown, planted
 
 FEW = ("one_complete", "race_complete", "fence")
 
@@ -44,6 +52,64 @@ def test_a_kill_by_another_invariant_than_the_named_is_told_and_is_none(stages: 
     assert (found.result, found.held, found.kill) == ("by another", False, None)
     assert {kill.invariant for kill in found.others} == {"fenced"}
     assert "fenced" in "\n".join(matrix.summary([found], 1))
+
+
+def test_a_mutant_of_a_function_is_caught_and_leaves_the_function_as_it_was(
+    stages: Stages,
+) -> None:
+    mutant = generated()["discard(): without status = 'dead'"]
+    hunter = baseline("told_discard", stages)
+    assert (hunter.alarm, order([hunter], mutant)) == ("", [hunter])
+    assert hunt(mutant, [hunter], stages, minimal=False).result == "killed"
+    assert baseline("told_discard", stages).alarm == ""
+
+
+@pytest.mark.slow
+@pytest.mark.chaos_long
+def test_what_the_parser_writes_of_the_functions_does_what_it_has_read(stages: Stages) -> None:
+    edits = []
+    for name in FUNCTIONS:
+        file, definition = functions()[name]
+        text = definition
+        for part in reversed(parts(definition)):
+            written = part.written(rendered(parse_one(part.sql, dialect="postgres")))
+            text = text[: part.start] + written + text[part.end :]
+        edits.append(Edit(file, definition, text))
+    mutant = Mutant("rendered", None, "", "", Shown("none", 0), tuple(edits))
+    baselines = [baseline(name, stages) for name in HUNTERS if name.startswith(("told", "order"))]
+    found = hunt(mutant, order(baselines, mutant), stages)
+    assert (found.result, found.broke) == ("survived", ""), found
+
+
+@pytest.fixture
+def worlds(server: Postgres) -> Iterator[machine.Worlds]:
+    """The state machine's, in a database of its own."""
+    name = f"hunt_machine_{uuid4().hex}"
+
+    def create() -> str:
+        server.create_database(name)
+        return server.dsn(name)
+
+    made = machine.Worlds(create)
+    yield made
+    made.close()
+    server.drop_database(name)
+
+
+@pytest.mark.slow
+def test_the_state_machine_catches_what_programs_left_and_is_quiet_otherwise(
+    worlds: machine.Worlds,
+) -> None:
+    mutant = generated()["discard(): without status = 'dead'"]
+    before = Hunted(mutant.name, "", "", schedules=7, broke="told_discard: it broke")
+    found = machine.hunt(before, mutant, worlds, most=200)
+    assert (found.result, found.schedules, found.broke) == ("killed", 7, "")
+    assert found.kill is not None
+    assert (found.kill.hunter, found.kill.invariant) == (machine.NAME, None)
+    assert "steps, the last state.discard(numbers=[" in found.kill.replay
+    # The function is as it was again.
+    assert machine.hunt(before, MUTANTS["listens-once"], worlds, most=3).result == "broken"
+    assert machine.alarm(worlds) == ""
 
 
 def test_an_equivalent_mutant_survives_and_is_told(stages: Stages) -> None:
@@ -97,3 +163,10 @@ def test_the_matrix_as_json_and_as_a_page_has_every_mutant() -> None:
     lines = matrix.page(found, 2.0)
     assert any("`two\\|`" in line and "why" in line for line in lines)
     assert matrix.table(found).row_count == 2
+
+
+def test_a_long_schedule_of_one_actor_is_told_in_brief() -> None:
+    kill = Kill("explorer: told_cancel", None, "wrong", 1.0, " ".join(["a"] * 40))
+    found = [Hunted("one", "", "", kill=kill)]
+    assert any("`a, 40 times`" in line for line in matrix.page(found, 1.0))
+    assert json.loads(matrix.as_text(found, 1.0))["mutants"][0]["kill"]["replay"] == kill.replay

@@ -2,7 +2,7 @@
 whole of both is compared.
 
 What Hypothesis prints of a failure (`state = TaskLife()`, ...) runs as it stands after
-`from tests.properties.life import TaskLife`: without a database the machine starts a server.
+`from chaos.life.machine import TaskLife`: without a database the machine starts a server.
 """
 
 from __future__ import annotations
@@ -13,24 +13,8 @@ import psycopg
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from scheduler import (
-    CapReachedError,
-    Priority,
-    Unique,
-    cancel,
-    discard,
-    enqueue_many,
-    enqueue_unique,
-    requeue,
-)
-from scheduler.access import limit_source
-from scheduler.dispatch import claim, declare_limits, new_owner, next_due, release_claims
-from scheduler.finish import begin_attempt, complete, complete_and_commit, fail, release, snooze
-from scheduler.lease import Lease, reclaim, renew, second_look
-from scheduler.recurring import OnDead
-from scheduler.schedules import declare_schedules, pause_schedules, plan_due, resume_schedules
-from tests.properties.model import Model, Schedule, Source, Task
-from tests.properties.world import (
+from chaos.life.model import Model, Schedule, Source, Task
+from chaos.life.world import (
     KEYS,
     KINDS,
     ME,
@@ -51,6 +35,22 @@ from tests.properties.world import (
     some,
     sources,
 )
+from scheduler import (
+    CapReachedError,
+    Priority,
+    Unique,
+    cancel,
+    discard,
+    enqueue_many,
+    enqueue_unique,
+    requeue,
+)
+from scheduler.access import limit_source
+from scheduler.dispatch import claim, declare_limits, new_owner, next_due, release_claims
+from scheduler.finish import begin_attempt, complete, complete_and_commit, fail, release, snooze
+from scheduler.lease import Lease, reclaim, renew, second_look
+from scheduler.recurring import OnDead
+from scheduler.schedules import declare_schedules, pause_schedules, plan_due, resume_schedules
 
 
 class TaskLife(RuleBasedStateMachine):
@@ -251,7 +251,10 @@ class TaskLife(RuleBasedStateMachine):
     @precondition(lambda self: self.leases)
     @rule(numbers=some)
     def renew(self, numbers: list[int]) -> None:
-        leases = self.pick(numbers)
+        self.renew_all(self.pick(numbers))
+
+    def renew_all(self, leases: list[Lease]) -> None:
+        """Each for the length that leases of its kind have."""
         lengths = [KINDS[self.model.tasks[lease.task].kind].lease for lease in leases]
         assert renew(self.db, leases, lengths) == self.model.renew(leases)
 
@@ -298,6 +301,15 @@ class TaskLife(RuleBasedStateMachine):
             task = self.model.tasks[each.lease.task]
             assert (each.lease.token, each.lease.owner) == (task.token, task.owner)
             assert each.status == self.model.reclaim(each.lease.task)
+
+    @rule()
+    def hold_on(self) -> None:
+        """Renewed before it is over, a lease is held for longer than its first length."""
+        self.claim(3, 3, False)
+        self.advance(29)
+        self.renew_all([lease for lease in self.leases if self.model.held(lease)])
+        self.advance(29)
+        self.reclaim(1_000)
 
     @rule()
     def take_over(self) -> None:
