@@ -177,7 +177,10 @@ def _quit(postmaster: psutil.Process) -> None:
     """Ask for an immediate shutdown, in which the server still frees its shared memory."""
     with contextlib.suppress(psutil.NoSuchProcess):
         postmaster.send_signal(signal.SIGQUIT)
-        postmaster.resume()  # a stopped one would not hear it
+        # Whoever is stopped would not hear it, nor its children what it tells them.
+        for process in [postmaster, *postmaster.children(recursive=True)]:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                process.resume()
         wait_for(lambda: gone(postmaster), _QUIT_SECONDS)
 
 

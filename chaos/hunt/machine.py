@@ -93,7 +93,9 @@ def hunt(before: Hunted, mutant: Mutant, worlds: Worlds, most: int = MOST) -> Hu
 
 
 def _failure(place: World, most: int) -> BaseException | None:
-    logging.getLogger("scheduler").setLevel(logging.ERROR)  # it warns of schedules that go
+    log = logging.getLogger("scheduler")
+    level = log.level
+    log.setLevel(logging.ERROR)  # it warns of schedules that go
     TaskLife.world = place
     try:
         # The seed alone does not make examples the same everywhere: Hypothesis draws constants
@@ -105,6 +107,7 @@ def _failure(place: World, most: int) -> BaseException | None:
         return error.exceptions[0] if isinstance(error, FlakyFailure) else error
     finally:
         TaskLife.world = None
+        log.setLevel(level)
     return None
 
 

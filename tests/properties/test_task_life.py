@@ -98,7 +98,7 @@ def test_the_machine_catches_a_planted_bug(server: Postgres, name: str) -> None:
     caught(MUTANTS[name], server)
 
 
-@pytest.mark.slow
+@pytest.mark.chaos_long
 def test_a_failing_example_is_printed_as_code_that_fails_again(server: Postgres) -> None:
     shrink = settings(SEARCH, phases=[Phase.generate, Phase.shrink])
     with planted(MUTANTS["snooze-lowers-the-token"]), bound(server):

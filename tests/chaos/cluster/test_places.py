@@ -29,6 +29,7 @@ def memory(private_root: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return directory
 
 
+@pytest.mark.slow
 def test_what_need_not_last_lives_in_memory_and_the_rest_on_the_disk(memory: Path) -> None:
     with postgres() as quick, postgres(durable=True) as durable:
         assert quick.directory.parent == memory / NAME

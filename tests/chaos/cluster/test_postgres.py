@@ -322,7 +322,9 @@ def test_nothing_is_left_after_an_interrupt_while_the_cluster_is_made(private_ro
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("moment", ["while it runs", "while it is made"])
+@pytest.mark.parametrize(
+    "moment", ["while it runs", pytest.param("while it is made", marks=pytest.mark.chaos_long)]
+)
 def test_what_a_killed_run_left_goes_at_the_next_start(private_root: Path, moment: str) -> None:
     with child(HOLD_A_CLUSTER) as owner:
         if moment == "while it runs":
@@ -340,7 +342,7 @@ def test_what_a_killed_run_left_goes_at_the_next_start(private_root: Path, momen
     assert left_below(private_root) == []
 
 
-@pytest.mark.slow
+@pytest.mark.chaos_long
 def test_the_cluster_of_a_live_owner_is_not_touched(private_root: Path) -> None:
     with child(HOLD_A_CLUSTER) as owner:
         dsn = said(owner)
@@ -355,7 +357,7 @@ def test_the_cluster_of_a_live_owner_is_not_touched(private_root: Path) -> None:
 
 
 @as_root
-@pytest.mark.slow
+@pytest.mark.chaos_long
 def test_binaries_that_the_servers_user_cannot_reach_are_copied_once(private_root: Path) -> None:
     try:
         wheel = next(each for each in module._all_binaries() if each.origin == "wheel")

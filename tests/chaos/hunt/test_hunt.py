@@ -96,7 +96,7 @@ def worlds(server: Postgres) -> Iterator[machine.Worlds]:
     server.drop_database(name)
 
 
-@pytest.mark.slow
+@pytest.mark.chaos_long
 def test_the_state_machine_catches_what_programs_left_and_is_quiet_otherwise(
     worlds: machine.Worlds,
 ) -> None:
