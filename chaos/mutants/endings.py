@@ -214,19 +214,4 @@ ALL = (
         ),
         patches=(Patch("scheduler.finish:fetch", with_own_clock),),
     ),
-    Mutant(
-        name="ends-in-any-order",
-        row=30,
-        invariant="progress",
-        stands_for="batches wait for the rows of others, and lock them in different orders",
-        shown_by=Shown("kill-mid-run", 0.25),
-        edits=(
-            Edit(
-                "complete",
-                "    order by task.id\n    for update of task skip locked\n",
-                "    order by task.id desc\n    for update of task\n",
-            ),
-            Edit("renew", "    for update of task skip locked\n", "    for update of task\n"),
-        ),
-    ),
 )

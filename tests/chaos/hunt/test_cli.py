@@ -14,24 +14,29 @@ from chaos.cli import app
 
 @pytest.mark.slow
 @pytest.mark.chaos_long
-def test_a_hunt_prints_and_keeps_the_matrix_and_ends_by_its_result(tmp_path: Path) -> None:
-    # The second holds a lock where no program of the explorer waits for it.
+def test_a_hunt_prints_and_keeps_the_matrix_and_ends_by_its_result(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     names = ("claim-without-lock", "holds-its-row-throughout")
     only = [word for name in names for word in ("--only", name)]
-    asked = ["hunt", *only, "--killers", "explorer", "--json", "--reports", str(tmp_path)]
-    done = CliRunner().invoke(app, asked)
-    assert done.exit_code == 1, done.output
+    rest = ["--killers", "explorer", "--json", "--reports", str(tmp_path)]
+    done = CliRunner().invoke(app, ["hunt", *only, *rest])
+    assert done.exit_code == 0, done.output
     told = json.loads(done.stdout)
     results = {one["mutant"]: one["result"] for one in told["mutants"]}
-    assert results == dict(zip(names, ("killed", "survived"), strict=True))
+    assert results == dict(zip(names, ("killed", "unmet"), strict=True))
     [directory] = tmp_path.glob("hunt-*")
     assert json.loads((directory / "matrix.json").read_text()) == told
     assert (
         "| `claim-without-lock` | killed | `no-overlap` |" in (directory / "matrix.md").read_text()
     )
 
-    killed = CliRunner().invoke(app, [*asked[:3], *asked[5:]])
-    assert killed.exit_code == 0, killed.output
+    # One that nothing can catch, and of which nobody has said so.
+    monkeypatch.setattr("chaos.hunt.cli.EQUIVALENT", {})
+    only = ["--only", "reclaim: without status = 'running'"]
+    done = CliRunner().invoke(app, ["hunt", "--generated", *only, *rest])
+    assert done.exit_code == 1, done.output
+    assert [one["result"] for one in json.loads(done.stdout)["mutants"]] == ["survived"]
 
 
 @pytest.mark.parametrize(
