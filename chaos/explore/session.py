@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import socket
 from collections import deque
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -107,7 +108,10 @@ class Session:
     def cut(self) -> None:
         """End the connection to the server: it sees the end of file when it reads next."""
         if not self.server_gone:
-            self.server.shutdown(socket.SHUT_WR)
+            with suppress(
+                OSError
+            ):  # it has ended the connection by itself, and nobody read that yet
+                self.server.shutdown(socket.SHUT_WR)
 
     def hang_up(self) -> None:
         """End the connection to the client."""

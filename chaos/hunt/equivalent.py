@@ -69,7 +69,6 @@ EQUIVALENT: dict[str, str] = {
     ),
     "enqueue(): without ORDER BY new.position": "unnest returns the payloads in their order",
     "cancel(): without ORDER BY id": _SORTED,
-    "pause_schedules(): without ORDER BY name": _SORTED,
     "resume_schedules(): without ORDER BY name (2)": _SORTED,
     "resume_schedules(): without ORDER BY name": _ASKED_BEFORE,
     "resume_schedules(): name descending": _ASKED_BEFORE,

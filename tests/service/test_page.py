@@ -26,7 +26,7 @@ from tests.service.conftest import REGISTRY, SCHEDULED, put_dead
 from tests.waiting import wait_for
 
 if TYPE_CHECKING:
-    from playwright.sync_api import Browser, Locator, Page
+    from playwright.sync_api import Browser, Locator, Page, Route
 
 
 HOSTILE = (
@@ -284,6 +284,22 @@ def test_a_hostile_error_is_text_and_a_large_number_not_rounded(
     assert page.locator("main img, dialog img, main script, dialog script").count() == 0
     assert page.title() == "Leaseproof"
     assert page.get_by_label("Payload").inner_text() == "[\n  12345678901234567890\n]"
+
+
+@pytest.mark.chaos_long
+def test_an_answer_that_comes_after_signing_out_is_not_shown(enter: Enter) -> None:
+    page = enter()
+    page.wait_for_selector("#totals > div")
+    held: list[Route] = []
+    page.route("**/api/v1/status", lambda route: held.append(route))
+    with page.expect_request("**/api/v1/status"):
+        page.evaluate("document.dispatchEvent(new Event('visibilitychange'))")
+    page.get_by_role("button", name="Sign out").click()
+    with page.expect_response("**/api/v1/status") as late:
+        held[0].continue_()
+    late.value.finished()
+    page.evaluate("fetch('/health/live').then((answer) => answer.text())")  # and is read after it
+    assert page.locator("#totals").inner_text() == ""
 
 
 @pytest.mark.chaos_long

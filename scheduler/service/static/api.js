@@ -59,7 +59,8 @@ export async function post(path, body) {
 }
 
 async function ask(method, path, body) {
-  const headers = { Authorization: `Bearer ${sessionStorage.getItem(KEY)}` };
+  const token = sessionStorage.getItem(KEY);
+  const headers = { Authorization: `Bearer ${token}` };
   const request = { method, headers, cache: "no-store", redirect: "error" };
   if (body !== undefined) {
     headers["Content-Type"] = "application/json";
@@ -77,6 +78,9 @@ async function ask(method, path, body) {
     behind = Math.abs(apart) < 2000 ? 0 : apart;
   }
   const text = await answer.text();
+  if (sessionStorage.getItem(KEY) !== token) {
+    return new Promise(() => {}); // signed out meanwhile: what one may see, the next may not
+  }
   if (!answer.ok) {
     throw new Refused(answer.status, problemIn(text));
   }
