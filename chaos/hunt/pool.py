@@ -29,7 +29,7 @@ R = TypeVar("R")
 Find = Callable[[str], Mutant]
 
 # Each stage keeps up to five sessions, and each process a stage for every program.
-_CONNECTIONS = {"max_connections": "600", "shared_buffers": "64MB"}
+_CONNECTIONS = {"max_connections": "1500", "shared_buffers": "64MB"}
 
 
 class FalseAlarmError(Exception):
