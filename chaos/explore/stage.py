@@ -137,15 +137,17 @@ class Stage:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        self.abandon()
-        for actor in self._actors.values():
-            actor.thread.close()
-            actor.listener.close()
-            for session in actor.sessions:
+        try:
+            self.abandon()
+        finally:  # sockets first: a thread ends when it sees them closed
+            for session in self._orphans:
                 session.close()
-        for session in self._orphans:
-            session.close()
-        self.admin.close()
+            for actor in self._actors.values():
+                for session in actor.sessions:
+                    session.close()
+                actor.listener.close()
+                actor.thread.close()
+            self.admin.close()
 
     # What a search asks.
 
