@@ -25,7 +25,7 @@ from chaos.history.store import HistoryError, load
 from chaos.hunt.cli import hunt_command
 from chaos.invariants.judge import INVARIANTS, judge, overall, why
 from chaos.invariants.verdict import Outcome
-from chaos.keep import BREAKS, Ran, as_text, counts, messages, run_and_keep
+from chaos.keep import BREAKS, Ran, as_text, counts, run_and_keep
 from chaos.lowering.cli import lower_command
 from chaos.replay import HISTORY, ReplayError, failed, recorded
 from chaos.report import HTML, write, write_index
@@ -33,10 +33,10 @@ from chaos.scenario import Scenario, ScenarioError, load_scenario
 from chaos.soak import Soaked, soak, told
 from chaos.summary import markdown
 from chaos.systems import NotOfferedError, UnknownSystemError
+from chaos.terminal import BROKEN, USAGE, end, messages
 from chaos.variants.cli import variants_command
 
 EXIT_CODES: dict[Outcome, int] = {"pass": 0, "fail": 1, "inconclusive": 3}
-USAGE, BROKEN = 2, 4
 WORST_FIRST = (BROKEN, EXIT_CODES["fail"], EXIT_CODES["inconclusive"], EXIT_CODES["pass"])
 SCENARIOS = Path("scenarios")
 KILLED = str(-signal.SIGKILL)  # how a poison task ends its worker
@@ -112,16 +112,16 @@ def run_command(
 ) -> None:
     """Run a scenario, judge its history, and keep both in a directory of its own."""
     if (scenario_file is None) is not all_:
-        _end("name a scenario file, or give --all", USAGE)
+        end("name a scenario file, or give --all", USAGE)
     if all_ and as_json:
-        _end("--json is for one scenario; with --all, each run's directory has its JSON", USAGE)
+        end("--json is for one scenario; with --all, each run's directory has its JSON", USAGE)
     files = [scenario_file] if scenario_file is not None else _files(scenarios)
     try:
         loaded = _loaded(files, scale, short, system_name)
         if summary is not None:
             summary.open("a").close()  # it may be hours until it is written
     except (NotOfferedError, OSError, ScenarioError, UnknownSystemError) as error:
-        _end(str(error), USAGE)
+        end(str(error), USAGE)
     done = []
     for scenario in loaded:
         chosen = scenario.seed if seed is None else seed
@@ -131,11 +131,11 @@ def run_command(
             _report(ran)
         except BREAKS as error:
             if not all_:
-                _end(f"the harness could not do its work: {error}", BROKEN)
+                end(f"the harness could not do its work: {error}", BROKEN)
             messages.print(f"{scenario.name}: {error}", style="red", markup=False)
             ran = None
         except KeyboardInterrupt:
-            _end("interrupted; the workers and servers are gone", 130)
+            end("interrupted; the workers and servers are gone", 130)
         done.append((scenario, time.monotonic() - began, ran))
     if summary is not None:
         with summary.open("a") as file:
@@ -155,7 +155,7 @@ def list_command(
     try:
         loaded = [load_scenario(file) for file in _files(scenarios)]
     except ScenarioError as error:
-        _end(str(error), USAGE)
+        end(str(error), USAGE)
     out = _stdout()
     for scenario in loaded:
         out.print(f"[bold]{scenario.name}[/]  {scenario.about}", highlight=False)
@@ -173,7 +173,7 @@ def check(
     try:
         history = load(path)
     except (HistoryError, OSError) as error:
-        _end(str(error), USAGE)
+        end(str(error), USAGE)
     _show(Ran(history, judge(history), run_directory), as_json)
 
 
@@ -197,7 +197,7 @@ def replay(
         record = recorded(run_directory)
         record.scenario.system(record.system)
     except (NotOfferedError, ReplayError, UnknownSystemError) as error:
-        _end(str(error), USAGE)
+        end(str(error), USAGE)
     wanted = ", ".join(sorted(record.failed))
     messages.print(f"recorded: {f'failed {wanted}' if wanted else 'failed nothing'}")
     for turn in range(1, tries + 1 if record.failed else 2):
@@ -207,9 +207,9 @@ def replay(
             )
             _report(ran)
         except BREAKS as error:
-            _end(f"the harness could not do its work: {error}", BROKEN)
+            end(f"the harness could not do its work: {error}", BROKEN)
         except KeyboardInterrupt:
-            _end("interrupted; the workers and servers are gone", 130)
+            end("interrupted; the workers and servers are gone", 130)
         again = sorted(record.failed & failed(ran.verdicts))
         if again:
             messages.print(f"try {turn}: failed {', '.join(again)} again")
@@ -231,7 +231,7 @@ def report_command(
 ) -> None:
     """Write a run's report again from its saved history, or an index of the runs in a directory."""
     if (run_directory is None) is (index is None):
-        _end("name a run's directory, or give --index and the directory of all runs", USAGE)
+        end("name a run's directory, or give --index and the directory of all runs", USAGE)
     out = _stdout()
     try:
         if index is not None:
@@ -246,7 +246,7 @@ def report_command(
             history = load(run_directory / HISTORY)
             out.print(f"report: {write(history, judge(history), run_directory)}")
     except (HistoryError, OSError) as error:
-        _end(str(error), USAGE)
+        end(str(error), USAGE)
 
 
 @app.command("soak")
@@ -275,15 +275,15 @@ def soak_command(
 ) -> None:
     """Run scenarios in turn, with ever new seeds, for a time; then tell what it came to."""
     if seconds is None and runs is None:
-        _end("say for how long: --seconds, --runs, or both", USAGE)
+        end("say for how long: --seconds, --runs, or both", USAGE)
     try:
         loaded = _loaded(scenario_files or _files(scenarios), scale, short, system_name)
     except (NotOfferedError, ScenarioError, UnknownSystemError) as error:
-        _end(str(error), USAGE)
+        end(str(error), USAGE)
     try:
         soaked = soak(loaded, seconds or inf, seed, system_name, reports, runs=runs, keep=_report)
     except BREAKS as error:
-        _end(f"the harness could not do its work: {error}", BROKEN)
+        end(f"the harness could not do its work: {error}", BROKEN)
     _show_soaked(soaked, out)
 
 
@@ -306,7 +306,7 @@ def _report(ran: Ran) -> None:
 def _files(scenarios: Path) -> list[Path]:
     files = sorted(scenarios.glob("*.yaml"))
     if not files:
-        _end(f"there are no scenario files (*.yaml) in {scenarios}", USAGE)
+        end(f"there are no scenario files (*.yaml) in {scenarios}", USAGE)
     return files
 
 
@@ -378,9 +378,9 @@ def _show_soaked(soaked: Soaked, file: Path | None) -> NoReturn:
         try:
             keep(file, "Runs in turn", [f"- {line}" for line in lines])
         except OSError as error:
-            _end(f"cannot write {file}: {error}", USAGE)
+            end(f"cannot write {file}: {error}", USAGE)
     if soaked.interrupted:
-        _end("interrupted; the workers and servers are gone", 130)
+        end("interrupted; the workers and servers are gone", 130)
     raise typer.Exit(
         next((code for code in WORST_FIRST if code in map(EXIT_CODES.get, soaked.outcomes)), BROKEN)
     )
@@ -389,8 +389,3 @@ def _show_soaked(soaked: Soaked, file: Path | None) -> NoReturn:
 def _stdout() -> Console:
     """Stdout; where nobody looks, wide enough that a path or a sentence is seldom folded."""
     return Console(width=None if sys.stdout.isatty() else 120, highlight=False)
-
-
-def _end(message: str, code: int) -> NoReturn:
-    messages.print(f"error: {message}", style="red", markup=False, highlight=False)
-    raise typer.Exit(code)

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import psycopg
-from rich.console import Console
 from rich.progress import BarColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.progress import Progress as Bar
 
@@ -27,11 +26,10 @@ from chaos.progress import Progress
 from chaos.replay import HISTORY, SCENARIO, VERDICTS
 from chaos.runner import run
 from chaos.scenario import Scenario
+from chaos.terminal import messages
 
 # What a run that cannot be finished raises: a part, the database, its log, a file or the network.
 BREAKS = (ClusterError, ForkServerError, WitnessError, psycopg.Error, OSError)
-
-messages = Console(stderr=True)
 
 
 class Ran(NamedTuple):

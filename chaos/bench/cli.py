@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, NoReturn
+from typing import Annotated
 
 import psycopg
 import typer
@@ -31,15 +31,14 @@ from chaos.bench.table import number, sentences, table
 from chaos.bench.tell import Tell
 from chaos.cluster import ClusterError
 from chaos.forkserver import ForkServerError
+from chaos.terminal import BROKEN, USAGE, WRONG, end, messages
 
-WRONG, USAGE, BROKEN = 1, 2, 4
 MOST_WORKERS = 128  # each has two sessions, and the server has room for 300
 
 app = typer.Typer(
     no_args_is_help=True,
     help="Measures claiming and finishing tasks, beside what pgbench does with the same SQL.",
 )
-messages = Console(stderr=True)
 
 Repeats = Annotated[int, typer.Option(min=1, max=100, help="How often each cell is measured.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
@@ -91,7 +90,7 @@ def growth_command(
     """What a claim costs when much is pending, or when much lies in the future."""
     sizes = _numbers("--pending", pending, 10_000_000)
     if batch * claims * repeats > sizes[0]:
-        _end(f"{repeats} times {claims} claims of {batch} need more than {sizes[0]} tasks", USAGE)
+        end(f"{repeats} times {claims} claims of {batch} need more than {sizes[0]} tasks", USAGE)
     plan = growth.Plan(sizes, future, batch, claims, repeats)
     _measure(lambda tell: growth.run(plan, _command(), tell), as_json, out)
 
@@ -128,7 +127,7 @@ def enqueue_command(
     counts, sizes = _numbers("--clients", clients, 100), _numbers("--batches", batches, 5_000)
     # The rate is taken between the first call and the last: there must be two.
     if any((singles if size == 1 else bulk) < 2 * size for size in sizes):
-        _end("there must be at least two calls: give more --singles or --bulk", USAGE)
+        end("there must be at least two calls: give more --singles or --bulk", USAGE)
     plan = enqueue.Plan(counts, sizes, singles, bulk, repeats)
     _measure(lambda tell: enqueue.run(plan, _command(), tell), as_json, out)
 
@@ -199,9 +198,9 @@ def compare_command(
     try:
         a, b = load(first), load(second)
     except ResultError as error:
-        _end(str(error), USAGE)
+        end(str(error), USAGE)
     if (a.bench, a.axis) != (b.bench, b.axis):
-        _end(f"a result of {a.bench} cannot be compared with one of {b.bench}", USAGE)
+        end(f"a result of {a.bench} cannot be compared with one of {b.bench}", USAGE)
     compared = compare(a, b)
     out = _stdout()
     out.print(_compared(compared, a.axis))
@@ -247,11 +246,11 @@ def _ended_well() -> Iterator[None]:
     try:
         yield
     except WrongDrainError as error:
-        _end(str(error), WRONG)
+        end(str(error), WRONG)
     except (BenchError, ClusterError, ForkServerError, psycopg.Error, OSError) as error:
-        _end(f"the bench could not do its work: {error}", BROKEN)
+        end(f"the bench could not do its work: {error}", BROKEN)
     except KeyboardInterrupt:
-        _end("interrupted; the workers and the server are gone", 130)
+        end("interrupted; the workers and the server are gone", 130)
 
 
 def _measure(run: Callable[[Tell], Result], as_json_: bool, out: Path | None) -> None:
@@ -325,13 +324,13 @@ def _settings(text: str) -> tuple[Setting, ...]:
     try:
         return tuple(dict.fromkeys(parse_setting(each) for each in text.split(",")))
     except ValueError as error:
-        _end(str(error), USAGE)
+        end(str(error), USAGE)
 
 
 def _numbers(option: str, text: str, most: int) -> tuple[int, ...]:
     counts = text.split(",")
     if not all(each.isdecimal() and 1 <= int(each) <= most for each in counts):
-        _end(f"{option} must be numbers from 1 to {most} with commas, not {text!r}", USAGE)
+        end(f"{option} must be numbers from 1 to {most} with commas, not {text!r}", USAGE)
     return tuple(sorted({int(each) for each in counts}))
 
 
@@ -342,8 +341,3 @@ def _command() -> str:
 def _stdout() -> Console:
     """Stdout; where nobody looks, wide enough for a row of the table."""
     return Console(width=None if sys.stdout.isatty() else 200, highlight=False)
-
-
-def _end(message: str, code: int) -> NoReturn:
-    messages.print(f"error: {message}", style="red", markup=False, highlight=False)
-    raise typer.Exit(code)

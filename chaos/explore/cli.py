@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from dataclasses import replace
-from typing import Annotated, NoReturn
+from typing import Annotated
 
 import typer
 from rich.console import Console
@@ -26,14 +26,13 @@ from chaos.explore.search import Tally
 from chaos.invariants.verdict import Outcome
 from chaos.mutants import MUTANTS, planted
 from chaos.systems import UnknownSystemError, system
+from chaos.terminal import BROKEN, USAGE, end, messages
 
 EXIT_CODES: dict[Outcome, int] = {"pass": 0, "fail": 1, "inconclusive": 3}
-USAGE, BROKEN = 2, 4
 KNOWN = {**PROGRAMS, **CLAUSES}
 ALL = {name: known.program for name, known in KNOWN.items()}
 
 out = Console(highlight=False, soft_wrap=True)
-messages = Console(stderr=True)
 
 
 def explore_command(
@@ -87,9 +86,9 @@ def explore_command(
                 raise typer.Exit(_crash(names, mutant))
             raise typer.Exit(_explore(names, mutant, preemptions, schedules))
     except ScheduleError as error:
-        _end(str(error), USAGE)
+        end(str(error), USAGE)
     except (ClusterError, ExplorerError, OSError) as error:
-        _end(f"the explorer could not do its work: {error}", BROKEN)
+        end(f"the explorer could not do its work: {error}", BROKEN)
 
 
 def _explore(
@@ -176,14 +175,9 @@ def _checked(
     try:
         system(system_name)
     except UnknownSystemError as error:
-        _end(str(error), USAGE)
+        end(str(error), USAGE)
     if program is not None and program not in known:
-        _end(f"no program {program!r} is known; known programs: {', '.join(known)}", USAGE)
+        end(f"no program {program!r} is known; known programs: {', '.join(known)}", USAGE)
     if schedule is not None and program is None:
-        _end("--replay needs the program that the schedule belongs to", USAGE)
+        end("--replay needs the program that the schedule belongs to", USAGE)
     return system_name.partition(":")[2] or None
-
-
-def _end(message: str, code: int) -> NoReturn:
-    messages.print(f"error: {message}", style="red", markup=False, highlight=False)
-    raise typer.Exit(code)

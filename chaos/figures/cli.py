@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Annotated, NoReturn
 
 import typer
-from rich.console import Console
 
 from chaos.explore.errors import ExplorerError
 from chaos.figures import judging, lowering, replaying
@@ -19,15 +18,14 @@ from chaos.keep import BREAKS
 from chaos.mutants import MUTANTS
 from chaos.replay import ReplayError
 from chaos.scenario import ScenarioError
+from chaos.terminal import BROKEN, USAGE, WRONG, end, messages
 
-WRONG, USAGE, BROKEN = 1, 2, 4
 LEAST = 1_000  # events of a history in which everything happens that is judged
 
 app = typer.Typer(
     no_args_is_help=True,
     help="Measures what the harness promises of itself. Exit code 1: it does not hold here.",
 )
-messages = Console(stderr=True)
 
 
 @app.command("judging")
@@ -82,7 +80,7 @@ def lowering_command(
 
 def _known(bugs: Sequence[str]) -> Sequence[str]:
     if unknown := sorted(set(bugs) - MUTANTS.keys()):
-        _end(f"no planted bug is called {', '.join(unknown)}; known: {', '.join(MUTANTS)}", USAGE)
+        end(f"no planted bug is called {', '.join(unknown)}; known: {', '.join(MUTANTS)}", USAGE)
     return bugs
 
 
@@ -92,11 +90,11 @@ def _working() -> Iterator[None]:
     try:
         yield
     except ScenarioError as error:
-        _end(str(error), USAGE)
+        end(str(error), USAGE)
     except (*BREAKS, ExplorerError, ReplayError) as error:
-        _end(f"the harness could not do its work: {error}", BROKEN)
+        end(f"the harness could not do its work: {error}", BROKEN)
     except KeyboardInterrupt:
-        _end("interrupted; the workers and servers are gone", 130)
+        end("interrupted; the workers and servers are gone", 130)
 
 
 def _news(line: str) -> None:
@@ -107,9 +105,9 @@ def _sizes(given: str) -> list[int]:
     try:
         sizes = [int(part) for part in given.split(",")]
     except ValueError:
-        _end(f"--sizes must be whole numbers with commas between, not {given!r}", USAGE)
+        end(f"--sizes must be whole numbers with commas between, not {given!r}", USAGE)
     if min(sizes) < LEAST:
-        _end(f"--sizes must be at least {LEAST}", USAGE)
+        end(f"--sizes must be at least {LEAST}", USAGE)
     return sizes
 
 
@@ -120,10 +118,5 @@ def _tell(title: str, lines: Sequence[str], held: bool, out: Path | None) -> NoR
         try:
             keep(out, title, lines)
         except OSError as error:
-            _end(f"cannot write {out}: {error}", USAGE)
+            end(f"cannot write {out}: {error}", USAGE)
     raise typer.Exit(0 if held else WRONG)
-
-
-def _end(message: str, code: int) -> NoReturn:
-    messages.print(f"error: {message}", style="red", markup=False, highlight=False)
-    raise typer.Exit(code)

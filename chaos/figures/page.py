@@ -7,11 +7,14 @@ import platform
 import shlex
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Annotated
 
 import typer
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
 
 Out = Annotated[Path | None, typer.Option(help="A Markdown file that gets it, with its command.")]
 
@@ -31,6 +34,30 @@ def text(title: str, lines: Sequence[str]) -> str:
             "",
         ]
     )
+
+
+def publish(
+    file: Path,
+    title: str,
+    document: str,
+    page: Sequence[str],
+    shown: Table,
+    sentences: Iterable[str],
+    *,
+    as_json: bool,
+) -> None:
+    """Keep a result as `file`.json and as a page `file`.md; print the document, or a table with
+    what it comes to. Raises OSError."""
+    keep(file.with_suffix(".md"), title, page)
+    file.with_suffix(".json").write_text(document + "\n")
+    if as_json:
+        sys.stdout.write(document + "\n")
+        return
+    out = Console(width=None if sys.stdout.isatty() else 200, highlight=False)
+    out.print(shown)
+    for sentence in sentences:
+        out.print(escape(sentence))
+    out.print(f"kept as {file.with_suffix('.md')}")
 
 
 def keep(file: Path, title: str, lines: Sequence[str]) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
 import time
 from collections.abc import Sequence
 from concurrent.futures.process import BrokenProcessPool
@@ -13,11 +12,8 @@ from pathlib import Path
 from typing import Annotated, NoReturn
 
 import typer
-from rich.console import Console
-from rich.markup import escape
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from chaos.figures.page import keep
+from chaos.figures.page import publish
 from chaos.hunt import generated, matrix
 from chaos.hunt.equivalent import EQUIVALENT
 from chaos.hunt.explorer import HUNTERS
@@ -27,10 +23,7 @@ from chaos.hunt.scenarios import hunt_in_scenario
 from chaos.keep import BREAKS
 from chaos.mutants import MUTANTS, Mutant
 from chaos.scenario import ScenarioError
-
-WRONG, USAGE, BROKEN = 1, 2, 4
-
-messages = Console(stderr=True)
+from chaos.terminal import BROKEN, USAGE, WRONG, bar, end
 
 
 class Killers(StrEnum):
@@ -69,10 +62,10 @@ def hunt_command(
 ) -> None:
     """Hunt planted bugs. Exit code 1: one was not caught, or not by the invariant it names."""
     if of_sql and killers is Killers.scenarios:
-        _end("no scenario shows a generated mutant: leave --killers out", USAGE)
+        end("no scenario shows a generated mutant: leave --killers out", USAGE)
     known = generated.generated() if of_sql else MUTANTS
     if unknown := sorted(set(only or ()) - known.keys()):
-        _end(
+        end(
             f"no such mutant: {', '.join(unknown)}; `chaos hunt"
             f"{' --generated' if of_sql else ''}` lists them all",
             USAGE,
@@ -88,67 +81,51 @@ def hunt_command(
                 one if one.kill else hunt_in_scenario(one, scenarios, reports) for one in hunted
             ]
     except FalseAlarmError as error:
-        _end(str(error), WRONG)
+        end(str(error), WRONG)
     except ScenarioError as error:
-        _end(str(error), USAGE)
+        end(str(error), USAGE)
     except (*BREAKS, BrokenProcessPool) as error:
-        _end(f"the harness could not do its work: {error}", BROKEN)
+        end(f"the harness could not do its work: {error}", BROKEN)
     except KeyboardInterrupt:
-        _end("interrupted; the hunters and servers are gone", 130)
+        end("interrupted; the hunters and servers are gone", 130)
     _tell(hunted, time.monotonic() - began, reports, as_json)
 
 
 def _explore(wanted: Sequence[Mutant], processes: int, *, minimal: bool) -> list[Hunted]:
     """Hunt with the explorer, in the order of `wanted`; with a line of progress."""
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TextColumn("{task.fields[news]}"),
-        TimeElapsedColumn(),
-    )
     found: dict[str, Hunted] = {}
     with (
         pool(processes, generated.find) as hunters,
-        Progress(*columns, console=messages, transient=True) as bar,
+        bar() as progress,
     ):
-        line = bar.add_task("the scheduler as it is", total=len(HUNTERS), news="")
+        line = progress.add_task("the scheduler as it is", total=len(HUNTERS), news="")
         baselines = []
         for baseline in hunters.baselines():
             baselines.append(baseline)
-            bar.update(line, advance=1, news=baseline.name)
-        bar.reset(line, description="mutants", total=len(wanted), news="")
+            progress.update(line, advance=1, news=baseline.name)
+        progress.reset(line, description="mutants", total=len(wanted), news="")
         for one in hunters.hunts(wanted, baselines, minimal=minimal):
             one = replace(one, reason=EQUIVALENT.get(one.mutant, ""))
             found[one.mutant] = one
-            bar.update(line, advance=1, news=f"{one.mutant}: {one.result}")
+            progress.update(line, advance=1, news=f"{one.mutant}: {one.result}")
             if not one.held:
-                bar.console.print(f"{one.result}: {one.mutant}", markup=False, highlight=False)
+                progress.console.print(f"{one.result}: {one.mutant}", markup=False, highlight=False)
     return [found[mutant.name] for mutant in wanted]
 
 
 def _tell(hunted: Sequence[Hunted], seconds: float, reports: Path, as_json: bool) -> NoReturn:
     """Print the matrix, keep it, and end with what came of it."""
-    document = matrix.as_text(hunted, seconds)
     stamp = time.strftime("%Y%m%d-%H%M%S", time.gmtime())
-    directory = reports / f"hunt-{stamp}"
     try:
-        directory.mkdir(parents=True, exist_ok=True)
-        (directory / "matrix.json").write_text(document + "\n")
-        keep(directory / "matrix.md", "Kill matrix", matrix.page(hunted, seconds))
+        publish(
+            reports / f"hunt-{stamp}" / "matrix",
+            "Kill matrix",
+            matrix.as_text(hunted, seconds),
+            matrix.page(hunted, seconds),
+            matrix.table(hunted),
+            matrix.summary(hunted, seconds),
+            as_json=as_json,
+        )
     except OSError as error:
-        _end(f"cannot write the matrix: {error}", USAGE)
-    if as_json:
-        sys.stdout.write(document + "\n")
-    else:
-        out = Console(width=None if sys.stdout.isatty() else 200, highlight=False)
-        out.print(matrix.table(hunted))
-        for sentence in matrix.summary(hunted, seconds):
-            out.print(escape(sentence))
-        out.print(f"matrix: {directory / 'matrix.md'}")
+        end(f"cannot write the matrix: {error}", USAGE)
     raise typer.Exit(0 if all(one.held for one in hunted) else WRONG)
-
-
-def _end(message: str, code: int) -> NoReturn:
-    messages.print(f"error: {message}", style="red", markup=False, highlight=False)
-    raise typer.Exit(code)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from pathlib import Path
-from typing import Annotated, NoReturn
+from typing import Annotated
 
 import psycopg
 import typer
@@ -20,11 +20,11 @@ from chaos.invariants.judge import INVARIANTS
 from chaos.lowering.projection import CannotLowerError
 from chaos.lowering.recorded import LoweredRun, lower_run, mutant_of
 from chaos.replay import HISTORY
+from chaos.terminal import BROKEN, USAGE, end, messages
 
-USAGE, BROKEN, CANNOT = 2, 4, 5
+CANNOT = 5  # the exit code
 
 out = Console(highlight=False, soft_wrap=True)
-messages = Console(stderr=True)
 
 
 def lower_command(
@@ -42,14 +42,14 @@ def lower_command(
     Exit code 5: this failure cannot be lowered.
     """
     if invariant is not None and invariant not in INVARIANTS:
-        _end(f"no invariant is called {invariant!r}; known: {', '.join(INVARIANTS)}", USAGE)
+        end(f"no invariant is called {invariant!r}; known: {', '.join(INVARIANTS)}", USAGE)
     path = run_directory / HISTORY if run_directory.is_dir() else run_directory
     try:
         history = load(path)
         if file is not None:
             file.open("a").close()  # or the search would be for nothing
     except (HistoryError, OSError) as error:
-        _end(str(error), USAGE)
+        end(str(error), USAGE)
     # Connections are cut on purpose; psycopg warns of each that it then cannot roll back.
     logging.getLogger("psycopg").setLevel(logging.ERROR)
     try:
@@ -61,15 +61,15 @@ def lower_command(
 
             found = lower_run(history, server, "lower", invariant, tell)
     except CannotLowerError as error:
-        _end(f"{run_directory} cannot be lowered: {error}", CANNOT)
+        end(f"{run_directory} cannot be lowered: {error}", CANNOT)
     except (ClusterError, ExplorerError, OSError, psycopg.Error) as error:
-        _end(f"the explorer could not do its work: {error}", BROKEN)
+        end(f"the explorer could not do its work: {error}", BROKEN)
     _show(found)
     if file is not None:
         try:
             file.write_text(found.test())
         except OSError as error:
-            _end(f"cannot write {file}: {error}", USAGE)
+            end(f"cannot write {file}: {error}", USAGE)
 
 
 def _show(found: LoweredRun) -> None:
@@ -91,8 +91,3 @@ def _show(found: LoweredRun) -> None:
         )
     for line in [*lines, "\n# As a test:\n", found.test()]:
         out.print(line, markup=False)
-
-
-def _end(message: str, code: int) -> NoReturn:
-    messages.print(f"error: {message}", style="red", markup=False, highlight=False)
-    raise typer.Exit(code)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
 import time
 from collections.abc import Sequence
 from concurrent.futures.process import BrokenProcessPool
@@ -11,21 +10,17 @@ from pathlib import Path
 from typing import Annotated, NoReturn
 
 import typer
-from rich.console import Console
-from rich.markup import escape
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from chaos.figures.page import keep
+from chaos.figures.page import publish
 from chaos.hunt.explorer import HUNTERS, baseline
 from chaos.hunt.generated import find
 from chaos.hunt.pool import FalseAlarmError, pool
-from chaos.keep import BREAKS, messages
+from chaos.keep import BREAKS
 from chaos.scenario import ScenarioError
+from chaos.terminal import BROKEN, USAGE, WRONG, bar, end
 from chaos.variants import UNMODIFIED, VARIANTS, Variant, scenarios, told
 from chaos.variants.explorer import as_it_is, asked, search
 from chaos.variants.tried import Tried
-
-ALARM, USAGE, BROKEN = 1, 2, 4
 
 
 def variants_command(
@@ -54,7 +49,7 @@ def variants_command(
 ) -> None:
     """Try the scheduler as it is, and correct variants of it. Exit code 1: the harness cried."""
     if unknown := sorted(set(only or ()) - VARIANTS.keys()):
-        _end(f"no such variant: {', '.join(unknown)}; known: {', '.join(VARIANTS)}", USAGE)
+        end(f"no such variant: {', '.join(unknown)}; known: {', '.join(VARIANTS)}", USAGE)
     wanted = [variant for name, variant in VARIANTS.items() if not only or name in only]
     began = time.monotonic()
     try:
@@ -69,46 +64,39 @@ def variants_command(
             ran = scenarios.run(variant, played[variant.name], runs, first, reports, news)
             tried[number] = tried[number].besides(ran)
     except FalseAlarmError as error:
-        _end(str(error), ALARM)
+        end(str(error), WRONG)
     except ScenarioError as error:
-        _end(str(error), USAGE)
+        end(str(error), USAGE)
     except (*BREAKS, BrokenProcessPool) as error:
-        _end(f"the harness could not do its work: {error}", BROKEN)
+        end(f"the harness could not do its work: {error}", BROKEN)
     except KeyboardInterrupt:
-        _end("interrupted; the searches, workers and servers are gone", 130)
+        end("interrupted; the searches, workers and servers are gone", 130)
     _tell(tried, wanted, time.monotonic() - began, reports, as_json)
 
 
 def _explore(wanted: Sequence[Variant], most: int | None, processes: int) -> list[Tried]:
     """Search with the explorer, in the order of `wanted`; with a line of progress."""
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TextColumn("{task.fields[news]}"),
-        TimeElapsedColumn(),
-    )
     found: dict[str, Tried] = {}
     with (
         pool(processes, find) as searchers,
-        Progress(*columns, console=messages, transient=True) as bar,
+        bar() as progress,
     ):
-        line = bar.add_task("the scheduler as it is", total=len(HUNTERS), news="")
+        line = progress.add_task("the scheduler as it is", total=len(HUNTERS), news="")
         baselines = []
         for one in searchers.each(baseline, HUNTERS):
             baselines.append(one)
-            bar.update(line, advance=1, news=one.name)
+            progress.update(line, advance=1, news=one.name)
         found[UNMODIFIED.name] = unmodified = as_it_is(baselines)
         if unmodified.alarms and UNMODIFIED not in wanted:
             where, what, shown_by = unmodified.alarms[0]
             raise FalseAlarmError(f"the scheduler as it is fails, too: {where}: {what}: {shown_by}")
         others = [asked(variant, baselines, most) for variant in wanted if variant != UNMODIFIED]
-        bar.reset(line, description="variants", total=len(others), news="")
+        progress.reset(line, description="variants", total=len(others), news="")
         for tried in searchers.each(search, others):
             found[tried.name] = tried
-            bar.update(line, advance=1, news=tried.name)
+            progress.update(line, advance=1, news=tried.name)
             for alarm in tried.alarms:
-                bar.console.print(
+                progress.console.print(
                     f"alarm: {tried.name}: {alarm.what}", markup=False, highlight=False
                 )
     return [found[variant.name] for variant in wanted]
@@ -122,28 +110,19 @@ def _tell(
     as_json: bool,
 ) -> NoReturn:
     """Print the figures, keep them, and end with what came of it."""
-    document = told.as_text(tried, variants, seconds)
     stamp = time.strftime("%Y%m%d-%H%M%S", time.gmtime())
-    directory = reports / f"variants-{stamp}"
     try:
-        directory.mkdir(parents=True, exist_ok=True)
-        (directory / "variants.json").write_text(document + "\n")
-        keep(directory / "variants.md", "False alarms", told.page(tried, variants, seconds))
+        publish(
+            reports / f"variants-{stamp}" / "variants",
+            "False alarms",
+            told.as_text(tried, variants, seconds),
+            told.page(tried, variants, seconds),
+            told.table(tried),
+            told.summary(tried, seconds),
+            as_json=as_json,
+        )
     except OSError as error:
-        _end(f"cannot write the figures: {error}", USAGE)
-    if as_json:
-        sys.stdout.write(document + "\n")
-    else:
-        out = Console(width=None if sys.stdout.isatty() else 200, highlight=False)
-        out.print(told.table(tried))
-        for sentence in told.summary(tried, seconds):
-            out.print(escape(sentence))
-        out.print(f"figures: {directory / 'variants.md'}")
+        end(f"cannot write the figures: {error}", USAGE)
     if any(one.alarms for one in tried):
-        raise typer.Exit(ALARM)
+        raise typer.Exit(WRONG)
     raise typer.Exit(0 if all(one.held for one in tried) else BROKEN)
-
-
-def _end(message: str, code: int) -> NoReturn:
-    messages.print(f"error: {message}", style="red", markup=False, highlight=False)
-    raise typer.Exit(code)

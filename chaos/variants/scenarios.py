@@ -12,10 +12,11 @@ from pydantic import ValidationError
 
 from chaos.invariants.judge import overall, why
 from chaos.invariants.verdict import Outcome
-from chaos.keep import BREAKS, Ran, messages, run_and_keep
+from chaos.keep import BREAKS, Ran, run_and_keep
 from chaos.report import write
 from chaos.scenario import Scenario, ScenarioError, load_scenario
 from chaos.soak import soak
+from chaos.terminal import messages
 from chaos.variants import UNMODIFIED, Variant
 from chaos.variants.burners import burning
 from chaos.variants.tried import Alarm, Tried

@@ -11,7 +11,8 @@ from typing import Any
 
 import pytest
 
-from chaos.cli import BROKEN, EXIT_CODES, USAGE
+from chaos.cli import EXIT_CODES
+from chaos.terminal import BROKEN, USAGE
 
 pytestmark = [pytest.mark.slow, pytest.mark.chaos_long, pytest.mark.timeout(400)]
 
