@@ -16,7 +16,7 @@ from psycopg import Connection
 
 from chaos.explore import clock
 from chaos.explore.clause_actors import plainly
-from chaos.explore.clause_functions import SCHEDULES, declared, planned
+from chaos.explore.clause_calls import SCHEDULES, declared, planned
 from chaos.explore.clause_setting import Act, hour, known, sql, take
 from chaos.explore.crash_actors import WORK
 from chaos.explore.program import Endings

@@ -10,8 +10,9 @@ from functools import partial
 
 from chaos.explore import clause_actors as act
 from chaos.explore import clause_claims as claims
-from chaos.explore import clause_functions as functions
 from chaos.explore import clause_orders as orders
+from chaos.explore import clause_rules as rules
+from chaos.explore import clause_tasks as tasks
 from chaos.explore.clause_setting import Act, end_one, hour, known, reclaim_all, take
 from chaos.explore.crash_actors import cap
 from chaos.explore.scheduler_programs import Known
@@ -109,7 +110,8 @@ CLAUSES: Mapping[str, Known] = dict(
         *claims.choices(),
         *claims.limits(),
         *_sources(),
-        *functions.programs(),
+        *tasks.programs(),
+        *rules.programs(),
         *orders.programs(),
         known(
             "fence",

@@ -25,6 +25,7 @@ from chaos.explore.run import Bounds
 from chaos.explore.scheduler_programs import Known
 from chaos.explore.scheduler_watch import Watch
 from scheduler import SchedulerError
+from scheduler.lease import Attempt
 
 Call = Callable[[Connection], object]
 
@@ -92,7 +93,7 @@ def answers(connection: Connection, calls: Sequence[Call]) -> list[str]:
         heard.clear()
         try:
             returned = call(connection)
-            answer = "done" if isinstance(returned, psycopg.Cursor) else repr(returned)
+            answer = "done" if isinstance(returned, psycopg.Cursor) else repr(_settled(returned))
         except (psycopg.Error, SchedulerError) as error:
             answer = f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"
         after = _rows(connection, audited)
@@ -100,6 +101,17 @@ def answers(connection: Connection, calls: Sequence[Call]) -> list[str]:
         texts.append("\n    ".join([answer, *_changes(before, after), *woken]))
         before = after
     return texts
+
+
+def _settled(returned: object) -> object:
+    """What is promised in no order is told in that of the ids: its own is the planner's choice."""
+    if isinstance(returned, dict):
+        return dict(sorted(returned.items()))
+    if isinstance(returned, set):
+        return sorted(returned)
+    if isinstance(returned, list) and all(isinstance(one, Attempt) for one in returned):
+        return sorted(returned, key=lambda attempt: attempt.task)
+    return returned
 
 
 def _tell(connection: Connection, name: str, calls: Sequence[Call]) -> None:

@@ -39,7 +39,8 @@ def asked(variant: Variant, baselines: Sequence[Baseline], most: int | None) -> 
         return Asked(variant, ())
     files = frozenset(edit.file for edit in variant.edits)
     everywhere = bool(variant.patches) or any("/" in file for file in files)
-    # Some compare all that is answered with a text: a variant may say the same in another order.
+    # Some compare all that is answered and changed with a text, the end of each lease too: a
+    # variant may have another, and be right.
     judging = [one for one in baselines if not one.name.startswith("told_")]
     ranked = sorted(judging, key=lambda one: one.seconds)
     first: list[str] = []
