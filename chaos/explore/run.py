@@ -110,7 +110,7 @@ def run(stage: Stage, prefix: Sequence[Choice], bounds: Bounds, strict: bool = T
     faults: Counter[str] = Counter()
     preemptions = 0
     current: str | None = None
-    violation = stage.check()
+    violation = _check(stage)
     while violation is None:
         ready = stage.ready()
         if not ready and not todo:
@@ -140,7 +140,7 @@ def run(stage: Stage, prefix: Sequence[Choice], bounds: Bounds, strict: bool = T
             current = choice.actor
         choices.append(choice)
         alternatives.append(tuple(option for option in options if option.choice != choice))
-        violation = stage.check()
+        violation = _check(stage)
         if len(choices) > LONGEST:
             stage.abandon()
             raise ExplorerError(
@@ -159,6 +159,14 @@ def run(stage: Stage, prefix: Sequence[Choice], bounds: Bounds, strict: bool = T
         endings,
         tuple(skipped),
     )
+
+
+def _check(stage: Stage) -> Violation | None:
+    """What is wrong after a step, and after each commit that it brings about by itself."""
+    violation = stage.check()
+    while violation is None and stage.follow():
+        violation = stage.check()
+    return violation
 
 
 def _preempts(choice: Choice, current: str | None, ready: Sequence[str]) -> int:

@@ -55,6 +55,7 @@ class Session:
         self.deliverable = False
         self.client_gone = False
         self.server_gone = False
+        self.withheld = False  # whether what follows the present statement is not sent for now
         self._parked: Part | None = None
         self._inbox: deque[wire.Message] = deque()
         self._outbox = bytearray()
@@ -151,7 +152,8 @@ class Session:
         """Take in bytes from the client; none mean that it has closed the connection."""
         if not data:
             self.client_gone = True
-            if not self._inbox and self._parked is None and self.sent is None:
+            busy = self._inbox or self._parked is not None or self.sent is not None
+            if not busy and not self.withheld:
                 self.cut()
             return
         if self.opening:

@@ -252,9 +252,28 @@ class Stage:
         else:
             self._act(choice)
         self._settle()
-        waiting = tuple(name for name, actor in self._actors.items() if actor.blocked is not None)
-        self.events.append(Event(str(choice), "; ".join(self._did), waiting))
-        self._did.clear()
+        self._tell(str(choice))
+
+    def follow(self) -> bool:
+        """Let a dead client's statement that had to wait for a lock commit; whether one did.
+
+        A server that has a statement with all that follows it commits without a client, and as soon
+        as the lock is free. But then that is a commit of its own, after the one that freed the
+        lock: whoever judges one commit at a time must be let in between.
+        """
+        for session in self._orphans:
+            if session.withheld and session.sent is None:
+                part, session.done = session.done, None
+                if part is not None:
+                    self._did.append(f"{_describe(session.actor, part)}, and what followed it")
+                session.withheld = False
+                session.send_rest()
+                session.cut()
+                self._touched = True
+                self._settle()
+                self._tell("")
+                return True
+        return False
 
     def abandon(self) -> None:
         """Leave a schedule in the middle: cut every actor that has not ended."""
@@ -309,18 +328,25 @@ class Stage:
         )
         if what != LOST_REPLY:
             actor.crashed = True
-        # A statement that waits for a lock was sent together with what follows it.
-        if what != CRASH or session is actor.blocked:
-            session.send_rest()
+        # A statement that waits for a lock was sent together with what follows it: see `follow`.
+        session.withheld = session is actor.blocked
         gone = list(actor.sessions) if actor.crashed else [session]
         for each in gone:
-            each.cut()
+            if not each.withheld:
+                if each is session and what != CRASH:
+                    each.send_rest()
+                each.cut()
             self._orphan(actor, each)
         actor.blocked = None
         # Only when the server is done may the client know: nothing happens at the same time.
         self._settle_orphans()
         for each in gone:
             each.hang_up()
+
+    def _tell(self, step: str) -> None:
+        waiting = tuple(name for name, actor in self._actors.items() if actor.blocked is not None)
+        self.events.append(Event(step, "; ".join(self._did), waiting))
+        self._did.clear()
 
     def _terminate(self, session: Session) -> None:
         self.admin.execute("select pg_terminate_backend(%s)", [session.pid])
@@ -341,7 +367,7 @@ class Stage:
             released += [a for a in blocked if a.blocked is not None and a.blocked.sent is None]
             for actor in released:
                 actor.blocked = None
-            if not released and all(session.pid in still for session in self._orphans):
+            if not released and all(session.pid in still for session in self._busy_orphans()):
                 return
 
     def _settle_actor(self, actor: _Actor) -> None:
@@ -406,16 +432,19 @@ class Stage:
 
     def _settle_orphans(self) -> None:
         began = time.monotonic()
-        while not self._bury():
+        while busy := self._busy_orphans():
             self._pump(ASK_AFTER)
-            if self._bury():
-                return
             if time.monotonic() - began > ASK_AFTER:
-                waiting = self._ask(self._orphans)
-                if all(session.pid in waiting for session in self._orphans):
+                waiting = self._ask(busy)
+                if all(session.pid in waiting for session in self._busy_orphans()):
                     return
             if time.monotonic() - began > LIMIT:
                 raise ExplorerError(f"a cut session did not end within {LIMIT:.0f} s")
+
+    def _busy_orphans(self) -> list[Session]:
+        """The orphans that the server has not done with, but for those that wait for `follow`."""
+        self._bury()
+        return [one for one in self._orphans if not (one.withheld and one.sent is None)]
 
     def _bury(self) -> bool:
         """Forget orphans whose session has ended; whether none is left."""

@@ -10,6 +10,7 @@ from hypothesis import Phase, settings
 from hypothesis.stateful import run_state_machine_as_test
 
 from chaos.explore import replay
+from chaos.explore.schedule import parse
 from chaos.lowering.script import Script
 from chaos.mutants import MUTANTS, planted
 from tests.properties.interleaved import ATTEMPTS, TASKS, Interleaving, theatre
@@ -38,6 +39,14 @@ def test_whatever_workers_do_at_once_is_right(
     with theatre(empty_dsn) as Interleaving.theatre:
         run_state_machine_as_test(Interleaving, settings=AS_IT_IS)
         record_property("runs", Interleaving.theatre.runs)
+
+
+def test_a_cancellation_whose_client_died_while_it_waited_for_a_claim_is_no_part_of_that_claim(
+    empty_dsn: str,
+) -> None:
+    with theatre(empty_dsn) as stage:
+        trace = stage.run({"a": ["claim"], "c": ["cancel"]}, list(parse("a c c! a")))
+    assert trace.violation is None, trace
 
 
 # Bug, and the most workers and steps that its smallest failure takes. What needs nine steps in one

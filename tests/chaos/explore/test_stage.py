@@ -198,14 +198,36 @@ def test_what_the_server_got_is_done_though_nobody_hears_of_it(
         assert ending.crashed != isinstance(ending.error, psycopg.OperationalError)
 
 
-def test_a_client_that_crashes_while_its_statement_waits_leaves_it_waiting(empty_dsn: str) -> None:
-    with staged(empty_dsn, a=add, b=add) as stage:
+def test_what_a_dead_client_left_waiting_takes_effect_after_the_commit_that_it_waited_for(
+    empty_dsn: str,
+) -> None:
+    with staged(empty_dsn, a=add, b=add, c=add) as stage:
         stage.begin()
-        for choice in parse("a b b!"):
+        for choice in parse("a b c b! c!"):
             stage.take(choice)
+            assert not stage.follow()
         assert numbers(stage) == [0, 0]
         stage.take(parse("a")[0])
-        assert numbers(stage) == [2, 0]  # it was sent together with its Sync
+        # Each was sent together with its Sync, and commits by itself.
+        assert numbers(stage) == [1, 0]
+        assert [stage.follow(), *numbers(stage)] == [True, 2, 0]
+        assert [stage.follow(), *numbers(stage)] == [True, 3, 0]
+        assert not stage.follow()
+        done = "update item set n = n + $1 where id = 1 -> UPDATE 1, and what followed it"
+        assert [str(event).strip() for event in stage.events[-2:]] == [f"b: {done}", f"c: {done}"]
+        stage.finish()
+
+
+def test_what_waits_for_a_dead_clients_statement_goes_on_after_it(empty_dsn: str) -> None:
+    with staged(empty_dsn, a=add, b=add, c=add) as stage:
+        stage.begin()
+        for choice in parse("a b b! c a"):
+            stage.take(choice)
+        assert stage.ready() == []
+        assert stage.follow()
+        assert stage.ready() == ["c"]
+        stage.take(parse("c")[0])
+        assert numbers(stage) == [3, 0]
         stage.finish()
 
 
