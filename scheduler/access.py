@@ -77,7 +77,7 @@ def restrict_kind(connection: Connection, kind: str, sources: Sequence[str]) -> 
         "sources": checks.texts("a source", sources, LONGEST_SOURCE),
     }
     with needing(connection, "scheduler_operator"):
-        return [name for (name,) in fetch(connection, "restrict_kind", values)]
+        return sorted(name for (name,) in fetch(connection, "restrict_kind", values))
 
 
 def sources(connection: Connection) -> list[Source]:

@@ -225,4 +225,4 @@ def _plan(connection: Connection, plans: Sequence[tuple[object, ...]]) -> None:
 def _names(connection: Connection, act: str, names: Sequence[str], source: str | None) -> list[str]:
     values = {"names": checks.texts("a schedule", names, LONGEST_NAME), "source": source}
     with refusals(), needing(connection, "scheduler_operator"):
-        return [name for (name,) in fetch(connection, act, values)]
+        return sorted(name for (name,) in fetch(connection, act, values))

@@ -88,7 +88,7 @@ def cancel(
     """
     values = {"tasks": checks.ids(tasks), "source": source}
     with needing(connection, "scheduler_operator"):
-        return dict(fetch(connection, "cancel", values))
+        return dict(sorted(fetch(connection, "cancel", values)))
 
 
 def counts(connection: Connection) -> list[Count]:

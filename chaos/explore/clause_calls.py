@@ -200,14 +200,6 @@ def found(after: str, limit: int) -> Call:
     ]
 
 
-def ids(name: str, *tasks: int) -> Call:
-    """What a function for tasks returns, in its order."""
-    values = {"tasks": list(tasks), "source": None}
-    return lambda connection: [
-        task for (task,) in connection.execute(statement(name), values).fetchall()
-    ]
-
-
 def several(*payloads: str) -> Call:
     """Enqueue these, without the client's own checks."""
     values: dict[str, object] = {

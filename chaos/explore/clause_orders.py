@@ -55,7 +55,10 @@ def _holder(connection: Connection, row: str) -> None:
 
 
 def _by_index(connection: Connection) -> None:
-    connection.execute("select set_config('enable_seqscan', 'off', false)")
+    connection.execute(
+        "select set_config('enable_seqscan', 'off', false),"
+        " set_config('enable_bitmapscan', 'off', false)"
+    )
 
 
 def _after(how: Act, call: Act) -> Act:
@@ -284,8 +287,8 @@ def programs() -> Iterator[tuple[str, Known]]:
         yield _in_line(
             f"{name}_{other}",
             f"{name} and {other} of the same two schedules",
-            schedules[name],
-            schedules[other],
+            _after(plainly, schedules[name]),
+            _after(_by_index, schedules[other]),
             "schedules where name = 'a'",
             rows=SCHEDULES,
         )

@@ -21,7 +21,6 @@ from chaos.explore.clause_calls import (
     asked,
     due,
     held,
-    ids,
     keyed,
     over,
     several,
@@ -63,7 +62,7 @@ def programs() -> Iterator[tuple[str, Known]]:
         "discard",
         "discard: what is dead and is named",
         [
-            ids("discard", 5, 4, 2, 1),
+            lambda c: discard(c, [5, 4, 2, 1]),
             lambda c: discard(c, [1, 4]),
             lambda c: discard(c, [3]),
         ],
@@ -74,7 +73,7 @@ def programs() -> Iterator[tuple[str, Known]]:
         "requeue",
         "requeue: what is dead and is named, and whose key nobody has",
         [
-            ids("requeue", 2, 5, 4, 1),
+            lambda c: requeue(c, [2, 5, 4, 1]),
             lambda c: requeue(c, [1, 4]),
             lambda c: requeue(c, [3, 6]),
         ],

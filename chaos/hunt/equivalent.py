@@ -32,8 +32,6 @@ _RIVALS = (
     " since it made the update fail; that ten rivals in a row are that quick nobody can bring"
     " about, the bound only makes it an error and no wait without end"
 )
-_SORTED = "`mine` is sorted, and what is joined to it keeps its order"
-_ASKED_BEFORE = "check_kind is stable, and so asked before the rows are sorted"
 _FIRST = "the first of a kind is the first of one of its levels, and what is returned is a minimum"
 
 EQUIVALENT: dict[str, str] = {
@@ -68,15 +66,11 @@ EQUIVALENT: dict[str, str] = {
         "they come sorted from the page, and it is joined to one row"
     ),
     "enqueue(): without ORDER BY new.position": "unnest returns the payloads in their order",
-    "cancel(): without ORDER BY id": _SORTED,
-    "resume_schedules(): without ORDER BY name (2)": _SORTED,
-    "resume_schedules(): without ORDER BY name": _ASKED_BEFORE,
-    "resume_schedules(): name descending": _ASKED_BEFORE,
     "resume_schedules(): without for update": (
         "resumptions take place one after the other; beside a pause that is not committed one does"
         " what it would have done before that pause"
     ),
-    "cancel(): id descending (2)": (
+    "cancel(): id descending": (
         "only cancellations wait for the rows of tasks that wait or run, each in the same order"
     ),
     "retry_delay(): (attempts - 1) * LN(factor) > LN(cap / base)": (

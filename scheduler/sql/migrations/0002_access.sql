@@ -399,7 +399,7 @@ audited as (
     from done
     having count(*) > 0
 )
-select id, mine.status from mine join done using (id) order by id
+select id, mine.status from mine join done using (id)
 $$;
 
 -- Put dead tasks back to work: due now, with all their attempts again; returns the task ids.
@@ -453,7 +453,7 @@ begin
                 from done
                 having count(*) > 0
             )
-            select id from done order by id;
+            select id from done;
             return;
         exception when unique_violation then
             looks := looks - 1;
@@ -503,7 +503,7 @@ audited as (
     from done
     having count(*) > 0
 )
-select id from done order by id
+select id from done
 $$;
 
 -- Set how many tasks a source may have outstanding; null means any number.

@@ -264,7 +264,7 @@ audited as (
     from mine
     where not paused
 )
-select name from mine order by name
+select name from mine
 $$;
 
 -- Let paused schedules go on from now; returns the names of those that exist. What was due during
@@ -276,8 +276,7 @@ create function scheduler.resume_schedules(names text[], stated_source text defa
 select scheduler.lock_schedules();
 select scheduler.check_kind(kind, source)
 from scheduler.schedules
-where name = any(names) and paused
-order by name;
+where name = any(names) and paused;
 with mine as materialized (
     select name, kind, paused
     from scheduler.schedules
@@ -297,7 +296,7 @@ audited as (
     from mine
     where paused
 )
-select name from mine order by name
+select name from mine
 $$;
 
 -- Plan an occurrence that is due now, whatever the schedule's rule says; returns its task, and whether
