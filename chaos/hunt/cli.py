@@ -22,6 +22,7 @@ from chaos.hunt.pool import FalseAlarmError, pool
 from chaos.hunt.scenarios import hunt_in_scenario
 from chaos.keep import BREAKS
 from chaos.mutants import MUTANTS, Mutant
+from chaos.part import PartOption
 from chaos.scenario import ScenarioError
 from chaos.terminal import BROKEN, USAGE, WRONG, bar, end
 
@@ -39,6 +40,7 @@ def hunt_command(
         list[str] | None,
         typer.Option(metavar="NAME", help="This mutant; may be given more than once."),
     ] = None,
+    part: PartOption = None,
     killers: Annotated[
         Killers,
         typer.Option(
@@ -71,6 +73,8 @@ def hunt_command(
             USAGE,
         )
     wanted = [mutant for name, mutant in known.items() if not only or name in only]
+    if part is not None:
+        wanted = part.select(wanted)
     began = time.monotonic()
     try:
         hunted = [Hunted(mutant.name, mutant.stands_for, mutant.invariant) for mutant in wanted]

@@ -16,6 +16,7 @@ from chaos.hunt.explorer import HUNTERS, baseline
 from chaos.hunt.generated import find
 from chaos.hunt.pool import FalseAlarmError, pool
 from chaos.keep import BREAKS
+from chaos.part import PartOption
 from chaos.scenario import ScenarioError
 from chaos.terminal import BROKEN, USAGE, WRONG, bar, end
 from chaos.variants import UNMODIFIED, VARIANTS, Variant, scenarios, told
@@ -28,6 +29,7 @@ def variants_command(
         list[str] | None,
         typer.Option(metavar="NAME", help="This variant; may be given more than once."),
     ] = None,
+    part: PartOption = None,
     programs: Annotated[
         int | None,
         typer.Option(
@@ -51,6 +53,8 @@ def variants_command(
     if unknown := sorted(set(only or ()) - VARIANTS.keys()):
         end(f"no such variant: {', '.join(unknown)}; known: {', '.join(VARIANTS)}", USAGE)
     wanted = [variant for name, variant in VARIANTS.items() if not only or name in only]
+    if part is not None:
+        wanted = part.select(wanted)
     began = time.monotonic()
     try:
         # Looked at before anything runs: it may be half an hour until they are.
