@@ -135,6 +135,12 @@ class Session:
         self.server.sendall(b"".join(message.raw for message in self._inbox))
         self._inbox.clear()
 
+    def send_withheld(self) -> None:
+        """Send what follows the statement, and end the connection."""
+        self.withheld = False
+        self.send_rest()
+        self.cut()
+
     def housekeeping(self, sql: str) -> None:
         """Run the gate's own statement on an idle session; the client does not hear of it."""
         part = Part("pass", sql, wire.query(sql), "Z", own=True)

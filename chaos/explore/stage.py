@@ -252,7 +252,7 @@ class Stage:
         else:
             self._act(choice)
         self._settle()
-        self._tell(str(choice))
+        self._tell(Event(str(choice), "", ()))
 
     def follow(self) -> bool:
         """Let a dead client's statement that had to wait for a lock commit; whether one did.
@@ -266,12 +266,10 @@ class Stage:
                 part, session.done = session.done, None
                 if part is not None:
                     self._did.append(f"{_describe(session.actor, part)}, and what followed it")
-                session.withheld = False
-                session.send_rest()
-                session.cut()
+                session.send_withheld()
                 self._touched = True
                 self._settle()
-                self._tell("")
+                self._tell(self.events.pop())  # it belongs to the step that freed the lock
                 return True
         return False
 
@@ -328,24 +326,33 @@ class Stage:
         )
         if what != LOST_REPLY:
             actor.crashed = True
-        # A statement that waits for a lock was sent together with what follows it: see `follow`.
+        # Should the statement have to wait for a lock, it was sent together with what follows it,
+        # and that is withheld only for `follow` to see the moment.
         session.withheld = session is actor.blocked
+        if what != CRASH and part is not None and part.kind == "statement":
+            session.withheld = True
+            session.grant()
+        elif what != CRASH:
+            session.send_rest()
         gone = list(actor.sessions) if actor.crashed else [session]
         for each in gone:
             if not each.withheld:
-                if each is session and what != CRASH:
-                    each.send_rest()
                 each.cut()
             self._orphan(actor, each)
-        actor.blocked = None
         # Only when the server is done may the client know: nothing happens at the same time.
         self._settle_orphans()
+        if session.withheld and session.sent is None and actor.blocked is None:
+            session.send_withheld()  # it did not have to wait
+            self._settle_orphans()
+        actor.blocked = None
         for each in gone:
             each.hang_up()
 
-    def _tell(self, step: str) -> None:
+    def _tell(self, event: Event) -> None:
+        """Write down what happened, after what the event has already, and who waits now."""
+        did = "; ".join([event.did, *self._did] if event.did else self._did)
         waiting = tuple(name for name, actor in self._actors.items() if actor.blocked is not None)
-        self.events.append(Event(step, "; ".join(self._did), waiting))
+        self.events.append(Event(event.step, did, waiting))
         self._did.clear()
 
     def _terminate(self, session: Session) -> None:

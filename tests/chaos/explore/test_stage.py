@@ -214,7 +214,22 @@ def test_what_a_dead_client_left_waiting_takes_effect_after_the_commit_that_it_w
         assert [stage.follow(), *numbers(stage)] == [True, 3, 0]
         assert not stage.follow()
         done = "update item set n = n + $1 where id = 1 -> UPDATE 1, and what followed it"
-        assert [str(event).strip() for event in stage.events[-2:]] == [f"b: {done}", f"c: {done}"]
+        assert stage.events[-1].did == f"a: commit; b: {done}; c: {done}"
+        stage.finish()
+
+
+@pytest.mark.parametrize("fault", ["!!", "?"])
+@pytest.mark.parametrize("body", [add, add_simply], ids=["extended", "simple protocol"])
+def test_what_was_sent_just_before_the_connection_broke_may_have_to_wait_as_well(
+    empty_dsn: str, body: Actor, fault: str
+) -> None:
+    with staged(empty_dsn, a=body, b=body) as stage:
+        stage.begin()
+        for choice in parse(f"a b{fault} a"):
+            assert not stage.follow()
+            stage.take(choice)
+        assert numbers(stage) == [1, 0]
+        assert [stage.follow(), *numbers(stage)] == [True, 2, 0]
         stage.finish()
 
 
