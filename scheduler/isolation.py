@@ -65,6 +65,10 @@ class IsolatedHandlerError(Exception):
     """The handler failed in its process; the message is the task's error."""
 
 
+class IsolatedNotStartedError(Exception):
+    """This machine cannot start a process now. No handler began; the message is the system's."""
+
+
 class Request(NamedTuple):
     """An attempt as plain data, on its way to the process that runs it."""
 
@@ -101,7 +105,7 @@ class Isolated:
         """Run one attempt and return when its handler has.
 
         Raises Snooze if the handler did, IsolatedHandlerError if it failed or its process ended,
-        CancelledError if it was interrupted.
+        CancelledError if it was interrupted, IsolatedNotStartedError if there can be no process.
         """
         if self._process is not None and not self._alive():
             self.end()  # it was killed while it had nothing to do: no attempt's fault
@@ -110,7 +114,10 @@ class Isolated:
         reply: Outcome | None = None
         with watchdog.interruptible(attempt, self.interrupt):
             if self._process is None:
-                self._start()
+                try:
+                    self._start()
+                except OSError as error:  # no memory, no descriptors, no process numbers left
+                    raise IsolatedNotStartedError(str(error)) from error
             ready = self._ready or self._says_ready()
             if ready:
                 reply = self._ask(_request(kind, attempt))

@@ -86,7 +86,8 @@ class Keeper(Thread):
                 try:
                     if self._queues:
                         self._use(connection)
-                        connection.execute("listen scheduler_wake")
+                        with self._watchdog.limited(connection, self._call_limit):
+                            connection.execute("listen scheduler_wake")
                     self._wake()  # for what was enqueued before we listened
                     while not self._over.is_set() and self._moves == moves:
                         self._renew(connection)

@@ -20,18 +20,23 @@ from psycopg.pq import TransactionStatus
 from scheduler.errors import PayloadError
 from scheduler.events import event, one_line
 from scheduler.finish import begin_attempt, complete_and_commit
-from scheduler.isolation import Isolated, IsolatedHandlerError, find
+from scheduler.isolation import Isolated, IsolatedHandlerError, IsolatedNotStartedError, find
 from scheduler.kinds import Kind, Registry, Snooze
 from scheduler.lease import Attempt
 from scheduler.outcome import Outcome, describe, refuse_unfinished
 from scheduler.secret_references import Secrets
-from scheduler.session import HandlerConnection
+from scheduler.session import CONNECT_TIMEOUT_SECONDS, HandlerConnection
 from scheduler.watchdog import Observe, Watchdog
 
 log = logging.getLogger("scheduler")
 
 PAUSE = 0.5  # seconds before an attempt is given back because no connection could be had
 LEASE_LOST = "LP001"  # the SQLSTATE of scheduler.refuse_lost_lease
+
+
+class _CompletionBlockedError(Exception):
+    """Somebody has locked what the completion must change, and its transaction was rolled back."""
+
 
 Report = Callable[[Attempt, Outcome], None]
 
@@ -146,8 +151,7 @@ class Slots:
                 self._report(attempt, Outcome("released"))
                 return connection
         # The last moment to look: this thread may have been stopped since the claim.
-        if attempt.lost or attempt.believed_until <= self._monotonic():
-            self._watchdog.lose(attempt, "not renewed in time")
+        if self._too_late(attempt):
             self._report(attempt, Outcome("lost"))
             return connection
         self._report(attempt, self._run(kind, attempt, connection, isolated))
@@ -193,6 +197,9 @@ class Slots:
             assert task is not None
             cancel = partial(self._loop.call_soon_threadsafe, task.cancel)
             with self._watchdog.interruptible(attempt, cancel):
+                # Another coroutine may have kept the loop to itself since this one was sent there.
+                if self._too_late(attempt):
+                    raise asyncio.CancelledError
                 refuse_unfinished(kind, await kind.handler(attempt, payload))
 
         asyncio.run_coroutine_threadsafe(body(), self._loop).result()
@@ -202,7 +209,8 @@ class Slots:
     ) -> None:
         with self._watchdog.interruptible(attempt, connection.shut):
             try:
-                begin_attempt(connection, attempt.lease, attempt.lease_length)
+                with self._watchdog.limited(connection, CONNECT_TIMEOUT_SECONDS):
+                    begin_attempt(connection, attempt.lease, attempt.lease_length)
                 refuse_unfinished(kind, kind.handler(attempt, payload, connection))
                 _refuse_broken_transaction(kind, connection)
                 connection.reset_adapters()
@@ -214,11 +222,20 @@ class Slots:
                 raise
             try:
                 complete_and_commit(connection, attempt.lease)
-            except BaseException:
+            except BaseException as error:
                 # If the lease is lost the completion raises in the server, which then skips the
                 # COMMIT; closing the session rolls the handler's writes back.
                 connection.close()
+                if isinstance(error, psycopg.errors.LockNotAvailable):
+                    raise _CompletionBlockedError(one_line(error)) from error
                 raise
+
+    def _too_late(self, attempt: Attempt) -> bool:
+        """Whether the lease is lost, or over by now: then the handler must not start."""
+        if attempt.lost or attempt.believed_until <= self._monotonic():
+            self._watchdog.lose(attempt, "not renewed in time")
+            return True
+        return False
 
     def _session(self, attempt: Attempt, connection: HandlerConnection | None) -> HandlerConnection:
         """A session for the next transactional handler: the last one's as if it were new, or new.
@@ -229,7 +246,10 @@ class Slots:
         """
         if connection is not None and not connection.closed:
             try:
-                with self._watchdog.interruptible(attempt, connection.shut):
+                with (
+                    self._watchdog.interruptible(attempt, connection.shut),
+                    self._watchdog.limited(connection, CONNECT_TIMEOUT_SECONDS),
+                ):
                     self._refresh(connection)
                 # The server tells of a change with its next reply; a pooler what it once heard.
                 read_only = connection.info.parameter_status("default_transaction_read_only")
@@ -261,6 +281,17 @@ class Slots:
             return Outcome("lost")
         if isinstance(error, Snooze):
             return Outcome("snoozed", delay=error.delay)
+        if isinstance(error, _CompletionBlockedError):
+            # Nothing of the handler's is left, and it did nothing wrong: an attempt that counted
+            # would bring a task to the dead letters because of somebody else's long transaction.
+            # It has waited for half a lease, so it does not come round too often.
+            text = str(error)
+            event(log, logging.WARNING, "completion-blocked", task=attempt.task, error=text)
+            return Outcome("released")
+        if isinstance(error, IsolatedNotStartedError):
+            event(log, logging.WARNING, "no-process", task=attempt.task, error=str(error))
+            time.sleep(PAUSE)  # as where there is no connection
+            return Outcome("released")
         if isinstance(error, IsolatedHandlerError):
             return Outcome("failed", str(error))
         if isinstance(error, CancelledError):

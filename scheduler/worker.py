@@ -56,7 +56,9 @@ from scheduler.wire import WorkerConnection
 log = logging.getLogger("scheduler")
 
 SHORTEST_POLL = timedelta(milliseconds=10)
-RETRY_LOCKED = 0.02  # seconds until an outcome whose row was locked is written again
+RETRY_LOCKED = 0.02  # seconds until an outcome whose row was locked is written again, at first
+RETRY_LOCKED_LONGEST = 1.0  # and at last, twice as long each time that nothing could be written
+MOST_LOCKED = 1000  # such outcomes: with more the worker claims nothing
 LONGEST_CALL = 30.0  # seconds that a call to the database may take, however long the leases are
 AFTER_GRACE = 2.0  # seconds that interrupted handlers get to say how they ended
 
@@ -139,6 +141,10 @@ class Worker:
         self._inbox: SimpleQueue[tuple[Attempt, Outcome] | None] = SimpleQueue()
         self._stopping = False
         self._unwritten: list[tuple[Attempt, Outcome]] = []
+        self._locked: list[tuple[Attempt, Outcome]] = []  # to be written again at `_locked_until`
+        self._locked_until = 0.0
+        self._locked_wait = RETRY_LOCKED
+        self._most = self._room  # tasks that a claim asks for
         self._doubtful: dict[str, float] = {}  # owners of claims without a reply, until when to ask
         self._watchdog = Watchdog(self._tick, monotonic, observe)
         self._upkeep = Upkeep(
@@ -266,6 +272,7 @@ class Worker:
                         self._slots.drain()
                     self._sleep(self._turn(connection))
                     failing_since = None
+                self._locked_until = 0.0
                 self._write(connection)
                 connection.close()
                 return
@@ -304,12 +311,14 @@ class Worker:
             self._release_doubtful(connection)
         self._upkeep.do(connection, self._stopping)
         idle = self._poll if self._stopping else self._claim(connection)
-        if self._unwritten:
-            return RETRY_LOCKED
         if self._stopping:
             # To see the end of the grace in time; at once if that need not be waited for.
-            return self._tick if self._watchdog.count() else 0.0
-        return min(idle, self._upkeep.due_in())
+            idle = self._tick if self._watchdog.count() else 0.0
+        else:
+            idle = min(idle, self._upkeep.due_in())
+        if self._locked:
+            idle = min(idle, self._locked_until - self._monotonic())
+        return idle
 
     def _sleep(self, seconds: float) -> None:
         """Wait for news, at most so long, and take all of it in."""
@@ -324,13 +333,20 @@ class Worker:
 
     def _claim(self, connection: WorkerConnection) -> float:
         """Claim for the free slots; returns for how long there is nothing more to claim."""
-        room = self._room - self._watchdog.count()
-        if room <= 0:
+        # What is over and cannot be written yet takes no slot: whoever locks one source's record
+        # for long must not keep this worker from the tasks of all others.
+        room = self._room - (self._watchdog.count() - len(self._locked))
+        if room <= 0 or len(self._locked) >= MOST_LOCKED:
             return self._poll  # an attempt that ends wakes us
         owner, sent = new_owner(self.name), self._monotonic()
         self._doubtful[owner] = sent + max(self._leases.values()).total_seconds()
+        # A reply that is too large for the line, or for the time a call may take, never arrives:
+        # after one that did not, the next is of one task, and then of ever more again.
+        most, self._most = self._most, 1
+        asked = min(room, most)
         with self._bounded(connection):
-            attempts = claim(connection, owner, self._leases, room, sent, self._limited)
+            attempts = claim(connection, owner, self._leases, asked, sent, self._limited)
+        self._most = min(max(most, 2 * asked), self._room)
         del self._doubtful[owner]
         self._watchdog.hold(attempts)
         self._observe_claim(len(attempts), self._monotonic() - sent)
@@ -365,9 +381,19 @@ class Worker:
     def _write(self, connection: WorkerConnection) -> None:
         """Write down how attempts ended; what was neither written nor refused stays for later."""
         log_losses(self._watchdog)
-        if self._unwritten:
-            with self._bounded(connection):
-                self._unwritten = settle(connection, self._unwritten, self._watchdog, self._observe)
+        if self._locked and self._monotonic() >= self._locked_until:
+            self._unwritten, self._locked = self._unwritten + self._locked, []
+        if not self._unwritten:
+            return
+        with self._bounded(connection):
+            locked = settle(connection, self._unwritten, self._watchdog, self._observe)
+        if len(locked) < len(self._unwritten):
+            self._locked_wait = RETRY_LOCKED
+        self._unwritten = []
+        if locked:
+            self._locked += locked
+            self._locked_until = self._monotonic() + self._locked_wait
+            self._locked_wait = min(2 * self._locked_wait, RETRY_LOCKED_LONGEST)
 
     def _drained(self, until: float) -> bool:
         """Whether nothing is held any more, or the grace is over and handlers were interrupted."""

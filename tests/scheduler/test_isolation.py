@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import functools
 import os
 import signal
@@ -22,6 +23,7 @@ import pytest
 from psycopg import Connection
 
 from scheduler import Attempt, DatabaseUnreachableError, Registry, RetryPolicy, cancel, enqueue
+from scheduler.isolation import Isolated
 from scheduler.lease import Lease, reclaim
 from tests.scheduler import isolated
 from tests.scheduler.isolated import Job, apart, apart_for_long, here, registry
@@ -187,6 +189,27 @@ def test_a_process_that_dies_fails_its_attempt_by_name_and_is_replaced(
     assert killed == "the process that ran the handler was killed by signal SIGSEGV"
     assert left == "the process that ran the handler ended with exit code 7"
     assert len(set(started(pids, 5))) == 5
+
+
+def test_a_machine_that_can_start_no_process_costs_no_attempt(
+    db: Connection, dsn: str, pids: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    start = Isolated._start
+    refused: list[None] = []
+
+    def starts(own: Isolated) -> None:
+        if len(refused) < 3:
+            refused.append(None)
+            raise OSError(errno.EAGAIN, "Resource temporarily unavailable")
+        start(own)
+
+    monkeypatch.setattr(Isolated, "_start", starts)
+    monkeypatch.setattr("scheduler.slots.PAUSE", 0.01)
+    with running(worker(registry, dsn, slots=1)):
+        number = enqueue(db, apart, Job(what="return", file=pids))
+        over(db, number)
+    assert outcomes(db, number) == ["released"] * 3 + ["completed"]
+    assert task(db, number).attempts == 1
 
 
 def test_a_process_that_is_not_ready_in_time_fails_the_attempt(

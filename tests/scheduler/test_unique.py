@@ -134,11 +134,12 @@ def test_a_key_that_waits_to_start_keeps_a_dead_task_dead_and_no_other(db: Conne
 
 
 @pytest.mark.parametrize("commits", [True, False])
+@pytest.mark.parametrize("keys", [("key", "another"), ("another", "key")], ids=["1st", "2nd"])
 def test_a_dead_task_waits_for_an_enqueue_of_its_key_and_the_others_do_not_fail(
-    db: Connection, dsn: str, commits: bool
+    db: Connection, dsn: str, keys: tuple[str, str], commits: bool
 ) -> None:
     dead = []
-    for key in ("key", "another"):
+    for key in keys:
         dead.append(enqueue_unique(db, work, 1, Unique(key)).task)
         fail(db, [take(db).lease], ["no"])
     back: list[int] = []
@@ -162,7 +163,8 @@ def test_a_dead_task_waits_for_an_enqueue_of_its_key_and_the_others_do_not_fail(
         if not commits:
             enqueuing.rollback()
     thread.join()
-    assert back == (dead[1:] if commits else dead)
+    # Each once, though what a look has put back may be undone and put back by the next.
+    assert back == ([dead[keys.index("another")]] if commits else dead)
 
 
 def test_of_dead_tasks_with_one_key_the_newest_is_put_back(db: Connection) -> None:

@@ -6,6 +6,8 @@ The polls here are longer than any test may take, so what starts in time was not
 from __future__ import annotations
 
 from datetime import timedelta
+from time import monotonic
+from typing import Any
 
 import psycopg
 import pytest
@@ -15,6 +17,8 @@ from chaos.life.clock import Clock
 from scheduler import Attempt, Registry, Unique, Worker, enqueue, enqueue_unique
 from scheduler.dispatch import next_due
 from scheduler.keeper import Keeper
+from scheduler.watchdog import Watchdog
+from scheduler.wire import WorkerConnection
 from tests.scheduler.working import WORKERS, listening, over, running, worker
 from tests.waiting import wait_for
 
@@ -85,6 +89,35 @@ def test_a_lost_notification_costs_one_poll(
     with running(worker(REGISTRY, dsn, poll=timedelta(seconds=0.3), reclaim_every=NEVER)):
         listening(db)
         over(db, enqueue(db, work, 1))
+
+
+def test_a_keeper_whose_listen_gets_no_answer_makes_another_session(dsn: str) -> None:
+    class Mute(WorkerConnection):
+        """One whose first statement is never answered."""
+
+        def execute(self, query: Any, *rest: Any, **named: Any) -> Any:
+            return super().execute("select pg_sleep(600)", *rest, **named)
+
+    made: list[Mute] = []
+
+    def connect() -> WorkerConnection:
+        made.append(Mute.connect(dsn, autocommit=True))
+        return made[-1]
+
+    watchdog = Watchdog(0.02, monotonic, lambda *_: None)
+    keeper = Keeper(
+        "w", connect, watchdog, monotonic, lambda *_: None, lambda: None, ["default"], 0.02, 0.2
+    )
+    watchdog.start()
+    keeper.start()
+    try:
+        wait_for(lambda: len(made) > 1, "the keeper to give the first session up")
+    finally:
+        keeper.stop()
+        keeper.join(30)
+        watchdog.stop()
+        watchdog.join(30)
+    assert not keeper.is_alive()
 
 
 def test_a_worker_listens_again_after_its_sessions_were_ended(db: Connection, dsn: str) -> None:

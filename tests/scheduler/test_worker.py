@@ -37,7 +37,8 @@ from scheduler import (
     enqueue_many,
     migrate,
 )
-from scheduler.dispatch import claim
+from scheduler.access import limit_source
+from scheduler.dispatch import claim, declare_limits
 from scheduler.finish import complete_and_commit
 from scheduler.lease import Lease, reclaim
 from scheduler.outcome import describe
@@ -91,6 +92,11 @@ def effects(db: Connection) -> Connection:
     """The test's database with a table for effects."""
     db.execute("create table effects (task bigint, token bigint)")
     return db
+
+
+def source_of(db: Connection) -> str:
+    """As whom the tests enqueue."""
+    return db.info.user
 
 
 def effect(connection: Connection, attempt: Attempt) -> None:
@@ -828,6 +834,7 @@ def test_the_rows_of_a_claim_whose_reply_was_lost_are_released_and_not_counted(
     db: Connection, dsn: str, after: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     lost: list[int] = []
+    asked: list[int] = []
 
     def losing(
         connection: Connection,
@@ -838,6 +845,8 @@ def test_the_rows_of_a_claim_whose_reply_was_lost_are_released_and_not_counted(
         limited: Sequence[str],
     ) -> list[Attempt]:
         attempts = claim(connection, owner, kinds, limit, sent, limited)
+        if attempts:
+            asked.append(limit)
         if attempts and len(lost) < 4:
             lost.extend(attempt.task for attempt in attempts)
             if after == "a broken session":
@@ -866,9 +875,121 @@ def test_the_rows_of_a_claim_whose_reply_was_lost_are_released_and_not_counted(
         for number in numbers:
             over(db, number)
     assert sorted(ran) == numbers
+    # What does not get through is asked for one by one, and then by ever more again.
+    assert asked[1:4] == [1, 1, 1]
+    assert asked[0] > 1
     for number in numbers:
-        assert outcomes(db, number) == ["released", "released", "completed"]
-        assert (task(db, number).attempts, task(db, number).lease_token) == (1, 3)
+        *before, last = outcomes(db, number)
+        assert (set(before), last) == ({"released"}, "completed")
+        assert (task(db, number).attempts, task(db, number).lease_token) == (1, len(before) + 1)
+
+
+def test_tasks_of_a_source_whose_record_is_locked_keep_no_slot_from_those_of_others(
+    db: Connection, dsn: str
+) -> None:
+    registry, ran = Registry(), list[int]()
+
+    @registry.kind("work", int)
+    def work(attempt: Attempt, payload: int) -> None:
+        ran.append(attempt.task)
+
+    free = enqueue(db, work, 0, delay=timedelta(days=1))
+    limit_source(db, source_of(db), 9)
+    counted = enqueue_many(db, work, range(3))
+    with psycopg.connect(dsn) as client, running(worker(registry, dsn, slots=1)):
+        client.execute("select from scheduler.sources for update")
+        wait_for(lambda: sorted(ran) == counted, "the source's tasks to run")
+        # Uncounted, since it came before the cap.
+        db.execute("update scheduler.tasks set next_run_at = now() where id = %s", [free])
+        over(db, free)
+        assert statuses(db) == {"completed": 1, "running": 3}
+        client.rollback()
+        for number in counted:
+            over(db, number)
+    assert sorted(ran) == sorted([*counted, free])
+    assert [outcomes(db, number) for number in counted] == [["completed"]] * 3
+
+
+def test_a_transactional_completion_that_somebodys_lock_holds_up_is_tried_again_and_not_counted(
+    effects: Connection, dsn: str
+) -> None:
+    db = effects
+    registry = Registry()
+
+    once = RetryPolicy(max_attempts=1)
+
+    @registry.transactional("work", int, lease=timedelta(seconds=0.5), retry=once)
+    def work(attempt: Attempt, payload: int, connection: Connection) -> None:
+        effect(connection, attempt)
+
+    limit_source(db, source_of(db), 9)
+    number = enqueue(db, work, 1)
+    with psycopg.connect(dsn) as client:
+        client.execute("select from scheduler.sources for update")
+        with running(worker(registry, dsn)):
+            wait_for(lambda: len(outcomes(db, number)) > 1, "the completion to be held up twice")
+            client.rollback()
+            over(db, number)
+    *before, last = outcomes(db, number)
+    assert (set(before), last) == ({"released"}, "completed")
+    assert task(db, number).attempts == 1
+    assert db.execute("select count(*) from effects").fetchone() == (1,)
+
+
+def test_an_async_handler_whose_lease_was_lost_before_the_loop_came_to_it_does_not_start(
+    db: Connection, dsn: str
+) -> None:
+    registry, held, go_on = Registry(), Event(), Event()
+    ran: list[int] = []
+
+    @registry.kind("hog", int)
+    async def hog(attempt: Attempt, payload: int) -> None:
+        held.set()
+        go_on.wait(60)
+
+    @registry.kind("work", int)
+    async def work(attempt: Attempt, payload: int) -> None:
+        ran.append(attempt.task)
+
+    seen: Seen = []
+    with running(worker(registry, dsn, slots=2, observe=watch(seen))):
+        first = enqueue(db, hog, 1)
+        assert held.wait(30)
+        second = enqueue(db, work, 1)
+        wait_for(
+            lambda: any(what == "started" and one.task == second for what, one, _ in list(seen)),
+            "the second to be sent to the loop",
+        )
+        assert cancel(db, [second]) == {second: "running"}
+        wait_for(
+            lambda: any(what == "lease-lost" for what, _, _ in list(seen)), "the worker to hear"
+        )
+        go_on.set()
+        over(db, first)
+    assert ran == []
+    assert outcomes(db, second) == ["cancelled"]
+
+
+def test_a_worker_starts_while_another_holds_the_limits_that_it_declares_as_they_are(
+    db: Connection, dsn: str
+) -> None:
+    registry, ran = Registry(), Event()
+
+    @registry.kind("work", int, limit=2)
+    def work(attempt: Attempt, payload: int) -> None:
+        """Another kind holds no limit."""
+
+    @registry.kind("free", int)
+    def free(attempt: Attempt, payload: int) -> None:
+        ran.set()
+
+    declare_limits(db, {"work": 2})
+    with psycopg.connect(dsn) as claimer:
+        claimer.execute("select from scheduler.kind_limits for update")
+        declare_limits(db, {"work": 2})
+        with running(worker(registry, dsn)):
+            enqueue(db, free, 1)
+            assert ran.wait(30)
 
 
 def test_an_unreachable_database_is_an_error_at_the_start() -> None:

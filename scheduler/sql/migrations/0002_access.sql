@@ -322,7 +322,10 @@ end $$;
 -- Make the limits of kinds what the caller's code says; a null limit means none.
 --
 -- Any number of workers call this when they start: what is so already is neither written nor audited.
--- A new limit holds for the claims that begin after it is committed.
+-- Nor is it locked: a claim holds the rows of the limits that it keeps.
+--
+-- A new limit holds for the claims that begin after it is committed. It does not see the leases of
+-- claims that began before, until these are committed.
 create function scheduler.declare_limits(kinds text[], limits integer[]) returns void
     language sql security definer
     set search_path = pg_catalog, pg_temp as $$
@@ -338,7 +341,12 @@ ended as (
 ),
 changed as (
     insert into scheduler.kind_limits as standing (kind, max_running)
-    select kind, max_running from declared where max_running is not null order by kind
+    select kind, max_running
+    from declared
+    where max_running is not null and not exists (
+        select from scheduler.kind_limits as standing
+        where standing.kind = declared.kind and standing.max_running = declared.max_running)
+    order by kind
     on conflict (kind) do update set max_running = excluded.max_running
         where standing.max_running <> excluded.max_running
     returning standing.kind
@@ -410,32 +418,35 @@ $$;
 -- with it the whole batch.
 --
 -- A key that is being enqueued at this moment is not seen. The index then makes this wait for that
--- enqueue to commit, and refuses; looked at again, the task stays dead.
+-- enqueue to commit, and refuses; looked at again, the task stays dead. What is returned is what the last
+-- look put back: rows of an earlier one were rolled back with it.
 create function scheduler.requeue(ids bigint[], stated_source text default null)
     returns setof bigint
     language plpgsql security definer
     set search_path = pg_catalog, pg_temp as $$
 declare
     looks integer := 10;
+    back  bigint[];
 begin
     loop
         begin
-            return query
-            with mine as materialized (
+            with newest as materialized (
+                select max(id) as id
+                from scheduler.tasks
+                where id = any(ids) and status = 'dead' and unique_until = 'finished'
+                group by kind, unique_key
+            ),
+            mine as materialized (
                 select id
                 from scheduler.tasks as dead
-                where id = any(ids) and status = 'dead' and (unique_until is distinct from 'finished' or not (
-                    exists (
+                where id = any(ids) and status = 'dead' and (
+                    unique_until is distinct from 'finished'
+                    or id in (select id from newest) and not exists (
                         select from scheduler.tasks as live
                         where live.kind = dead.kind and live.unique_key = dead.unique_key and (
                             live.unique_until = 'started' and live.status = 'pending' and live.lease_token = 0
                             or live.unique_until = 'finished' and live.status in ('pending', 'running')
-                            or live.unique_until = 'period'))
-                    or exists (
-                        select from scheduler.tasks as newer
-                        where newer.id = any(ids) and newer.id > dead.id and newer.status = 'dead'
-                          and newer.unique_until = 'finished' and newer.kind = dead.kind
-                          and newer.unique_key = dead.unique_key)))
+                            or live.unique_until = 'period')))
                 order by id
                 for update
             ),
@@ -453,8 +464,8 @@ begin
                 from done
                 having count(*) > 0
             )
-            select id from done;
-            return;
+            select array_agg(id) into back from done;
+            exit;
         exception when unique_violation then
             looks := looks - 1;
             if looks = 0 then
@@ -462,6 +473,7 @@ begin
             end if;
         end;
     end loop;
+    return query select unnest(back);
 end $$;
 
 -- Give dead tasks up for good; returns the task ids. Payload and last error are kept with the row.
