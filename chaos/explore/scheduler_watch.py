@@ -1,4 +1,4 @@
-"""What must hold of the scheduler after every step: the harness's own invariants.
+"""What must hold of the scheduler after every step: seven of the harness's own invariants.
 
 After each step the committed rows are read. A step commits one transaction at most, so what
 changed since the step before is that transaction, and the whole makes a history that the
@@ -26,8 +26,10 @@ from chaos.invariants.leases import no_overlap
 from chaos.invariants.lifecycle import legal_steps
 from chaos.systems.leaseproof import RULES, Leaseproof
 
-# Those that a prefix of a history can break; the others speak of its end. `legal-steps` comes last:
-# what breaks another invariant often breaks it too, and the other says more.
+# Those of a plain task, which the beginning of a history can break. It can break four more
+# (`lowering/projection.py` has all eleven), which are of effects, keys, limits and schedules:
+# programs that have such look at them at their end, and scripts ask for them. `legal-steps` comes
+# last: what breaks another invariant often breaks it too, and the other says more.
 INVARIANTS: tuple[Invariant, ...] = (
     no_overlap,
     fenced,

@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-# The words of DESIGN for a task's states, whatever a peer calls them.
+# Our words for a task's states, whatever another queue calls them.
 PENDING = "pending"
 RUNNING = "running"
 COMPLETED = "completed"

@@ -1,4 +1,4 @@
-"""`chaos hunt`: planted bugs are hunted in three ways, and each must be caught.
+"""`chaos hunt`: planted bugs are hunted, and each must be caught.
 
-docs/how-the-harness-is-tested.md tells the method.
+docs/how-the-harness-is-tested.md tells who hunts, and how.
 """

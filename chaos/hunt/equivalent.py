@@ -1,7 +1,8 @@
 """Generated mutants that nothing can catch, each with the reason why.
 
 Not an excuse for what nobody has looked for: a mutant belongs here only if no caller can tell it
-from the statement as it is. The hunt still hunts them, and one that is caught is told.
+from the statement as it is. The programs for single clauses and the lives still hunt them, and one
+that is caught is an error (`stale`); the wide programs and the state machine leave them out.
 """
 
 from __future__ import annotations

@@ -7,7 +7,8 @@ from typing import Literal, NamedTuple
 
 Result = Literal["killed", "by another", "equivalent", "survived", "stale", "broken", "unmet"]
 
-# What each result says of the harness. The first two are what they should be.
+# What each result says of the harness. `killed` and `equivalent` are what they should be, `unmet`
+# says nothing, and any other is an error (see `Hunted.held`).
 MEANS: dict[Result, str] = {
     "killed": "caught, by its named invariant if it names one",
     "equivalent": "nothing caught it, and it is written down why nothing can",

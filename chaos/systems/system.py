@@ -1,8 +1,8 @@
 """What the harness asks of a queue: the adapter that each system under test has.
 
-Nothing else in the harness knows a system. `work` runs in a worker process of its own; everything
-else in the harness's process. `chaos.systems.queue.Queue` makes one of plain data and two
-functions; this is for those who need more.
+To run and judge scenarios nothing else in the harness knows a system. `work` runs in a worker
+process of its own; everything else in the harness's process. `chaos.systems.queue.Queue` makes one
+of plain data and two functions; this is for those who need more.
 
 What holds a lease is told by its owner, a text that begins with the worker's name and a slash, and
 is another for each claim.
