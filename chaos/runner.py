@@ -342,7 +342,6 @@ class _Stage:
         self._faults.append(events.Fault(self._now(), fault.kind, action, target, detail))
 
     def _died(self, seat: Seat, code: int | None) -> None:
-        self.progress.deaths += 1
         detail = "did not end when it was told to" if code is None else str(code)
         self._faults.append(events.Fault(self._now(), "death", "death", seat.name, detail))
 
