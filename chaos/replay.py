@@ -23,6 +23,7 @@ from chaos.history.events import (
     PENDING,
     RUNNING,
     History,
+    worker_of,
 )
 from chaos.history.store import HistoryError, load
 from chaos.invariants.judge import judge
@@ -132,5 +133,4 @@ def _held(owners: Iterable[tuple[int, str]], workers: list[str]) -> frozenset[in
     """The tasks that the only worker struck held; of several no one in particular is meant."""
     if len(workers) != 1:
         return frozenset()
-    mine = f"{workers[0]}/"
-    return frozenset(task for task, owner in owners if owner.startswith(mine))
+    return frozenset(task for task, owner in owners if worker_of(owner) == workers[0])
