@@ -13,7 +13,7 @@ from rich.console import Console
 from chaos.cluster import ClusterError
 from chaos.cluster.postgres import postgres
 from chaos.explore import figures as measured
-from chaos.explore.clause_programs import CLAUSES
+from chaos.explore.clauses.programs import CLAUSES
 from chaos.explore.crash_lives import LIVES, NAMES
 from chaos.explore.crashpoints import crash_points
 from chaos.explore.errors import ExplorerError, ScheduleError

@@ -16,7 +16,7 @@ from typing import NamedTuple
 import psycopg
 
 from chaos.explore import crash_lives
-from chaos.explore.clause_programs import CLAUSES
+from chaos.explore.clauses.programs import CLAUSES
 from chaos.explore.crash_lives import LIVES, NAMES
 from chaos.explore.errors import ExplorerError
 from chaos.explore.program import Program, Violation
