@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Annotated, NoReturn
 
 import typer
-from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
@@ -33,11 +32,9 @@ from chaos.scenario import Scenario, ScenarioError, load_scenario
 from chaos.soak import Soaked, soak, told
 from chaos.summary import markdown
 from chaos.systems import NotOfferedError, UnknownSystemError
-from chaos.terminal import BROKEN, USAGE, end, messages
+from chaos.terminal import BROKEN, EXIT_CODES, USAGE, end, interrupted, messages, results, worst
 from chaos.variants.cli import variants_command
 
-EXIT_CODES: dict[Outcome, int] = {"pass": 0, "fail": 1, "inconclusive": 3}
-WORST_FIRST = (BROKEN, EXIT_CODES["fail"], EXIT_CODES["inconclusive"], EXIT_CODES["pass"])
 SCENARIOS = Path("scenarios")
 KILLED = str(-signal.SIGKILL)  # how a poison task ends its worker
 
@@ -135,7 +132,7 @@ def run_command(
             messages.print(f"{scenario.name}: {error}", style="red", markup=False)
             ran = None
         except KeyboardInterrupt:
-            end("interrupted; the workers and servers are gone", 130)
+            interrupted()
         done.append((scenario, time.monotonic() - began, ran))
     if summary is not None:
         with summary.open("a") as file:
@@ -156,7 +153,7 @@ def list_command(
         loaded = [load_scenario(file) for file in _files(scenarios)]
     except ScenarioError as error:
         end(str(error), USAGE)
-    out = _stdout()
+    out = results()
     for scenario in loaded:
         out.print(f"[bold]{scenario.name}[/]  {scenario.about}", highlight=False)
         out.print(f"  holds  {', '.join(n for n in INVARIANTS if n in scenario.invariants)}")
@@ -209,7 +206,7 @@ def replay(
         except BREAKS as error:
             end(f"the harness could not do its work: {error}", BROKEN)
         except KeyboardInterrupt:
-            end("interrupted; the workers and servers are gone", 130)
+            interrupted()
         again = sorted(record.failed & failed(ran.verdicts))
         if again:
             messages.print(f"try {turn}: failed {', '.join(again)} again")
@@ -232,7 +229,7 @@ def report_command(
     """Write a run's report again from its saved history, or an index of the runs in a directory."""
     if (run_directory is None) is (index is None):
         end("name a run's directory, or give --index and the directory of all runs", USAGE)
-    out = _stdout()
+    out = results()
     try:
         if index is not None:
             colours: Mapping[str, str] = dict(COLOURS.items())
@@ -317,7 +314,7 @@ def _show(ran: Ran, as_json: bool) -> None:
     if as_json:
         sys.stdout.write(as_text(ran) + "\n")
         raise typer.Exit(EXIT_CODES[outcome])
-    out = _stdout()
+    out = results()
     table = Table(box=None, padding=(0, 1))
     for heading in ("invariant", "verdict", "judged", "evidence"):
         table.add_column(heading, justify="right" if heading == "judged" else "left")
@@ -365,27 +362,20 @@ def _show_all(done: Sequence[tuple[Scenario, float, Ran | None]]) -> NoReturn:
         table.add_row(
             scenario.name, f"[{COLOURS[outcome]}]{outcome}[/]", f"{seconds:.1f}", escape(bites)
         )
-    _stdout().print(table)
-    raise typer.Exit(next(code for code in WORST_FIRST if code in codes))
+    results().print(table)
+    raise typer.Exit(worst(codes))
 
 
 def _show_soaked(soaked: Soaked, file: Path | None) -> NoReturn:
     """Print the sums, and end with the exit code that the worst run calls for."""
     lines = told(soaked)
     for line in lines:
-        _stdout().print(escape(line))
+        results().print(escape(line))
     if file is not None:
         try:
             keep(file, "Runs in turn", [f"- {line}" for line in lines])
         except OSError as error:
             end(f"cannot write {file}: {error}", USAGE)
     if soaked.interrupted:
-        end("interrupted; the workers and servers are gone", 130)
-    raise typer.Exit(
-        next((code for code in WORST_FIRST if code in map(EXIT_CODES.get, soaked.outcomes)), BROKEN)
-    )
-
-
-def _stdout() -> Console:
-    """Stdout; where nobody looks, wide enough that a path or a sentence is seldom folded."""
-    return Console(width=None if sys.stdout.isatty() else 120, highlight=False)
+        interrupted()
+    raise typer.Exit(worst([EXIT_CODES[outcome] for outcome in soaked.outcomes]))

@@ -12,9 +12,10 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
+
+from chaos.terminal import results
 
 Out = Annotated[Path | None, typer.Option(help="A Markdown file that gets it, with its command.")]
 
@@ -53,7 +54,7 @@ def publish(
     if as_json:
         sys.stdout.write(document + "\n")
         return
-    out = Console(width=None if sys.stdout.isatty() else 200, highlight=False)
+    out = results(wide=200)
     out.print(shown)
     for sentence in sentences:
         out.print(escape(sentence))

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import logging
 from pathlib import Path
 from typing import Annotated
 
 import psycopg
 import typer
-from rich.console import Console
 from rich.markup import escape
 
 from chaos.cluster import ClusterError
@@ -20,11 +18,7 @@ from chaos.invariants.judge import INVARIANTS
 from chaos.lowering.projection import CannotLowerError
 from chaos.lowering.recorded import LoweredRun, lower_run, mutant_of
 from chaos.replay import HISTORY
-from chaos.terminal import BROKEN, USAGE, end, messages
-
-CANNOT = 5  # the exit code
-
-out = Console(highlight=False, soft_wrap=True)
+from chaos.terminal import BROKEN, CANNOT_LOWER, USAGE, copied, end, messages, silence_psycopg
 
 
 def lower_command(
@@ -50,8 +44,7 @@ def lower_command(
             file.open("a").close()  # or the search would be for nothing
     except (HistoryError, OSError) as error:
         end(str(error), USAGE)
-    # Connections are cut on purpose; psycopg warns of each that it then cannot roll back.
-    logging.getLogger("psycopg").setLevel(logging.ERROR)
+    silence_psycopg()
     try:
         mutant_of(history)  # before a server is started for nothing
         with postgres(settings=SERVER) as server, messages.status("") as status:
@@ -61,7 +54,7 @@ def lower_command(
 
             found = lower_run(history, server, "lower", invariant, tell)
     except CannotLowerError as error:
-        end(f"{run_directory} cannot be lowered: {error}", CANNOT)
+        end(f"{run_directory} cannot be lowered: {error}", CANNOT_LOWER)
     except (ClusterError, ExplorerError, OSError, psycopg.Error) as error:
         end(f"the explorer could not do its work: {error}", BROKEN)
     _show(found)
@@ -90,4 +83,4 @@ def _show(found: LoweredRun) -> None:
             else "without the planted bug it is wrong, too"
         )
     for line in [*lines, "\n# As a test:\n", found.test()]:
-        out.print(line, markup=False)
+        copied.print(line, markup=False)
