@@ -16,10 +16,10 @@ from rich.markup import escape
 from rich.table import Table
 
 from chaos.bench.cli import app as bench
-from chaos.cluster.server import Kind
+from chaos.cluster.server import ClusterKind
 from chaos.explore.cli import explore_command
 from chaos.figures.cli import app as figures
-from chaos.figures.page import Out, keep
+from chaos.figures.page import Out, write_page
 from chaos.history.store import HistoryError, load
 from chaos.hunt.cli import hunt_command
 from chaos.invariants.judge import INVARIANTS, judge, overall, why
@@ -41,7 +41,7 @@ KILLED = str(-signal.SIGKILL)  # how a poison task ends its worker
 COLOURS: dict[Outcome, str] = {"pass": "green", "fail": "red", "inconclusive": "yellow"}
 
 Where = Annotated[
-    Kind,
+    ClusterKind,
     typer.Option(
         "--cluster", help="Run PostgreSQL and Toxiproxy as processes, or in containers (Docker)."
     ),
@@ -373,7 +373,7 @@ def _show_soaked(soaked: Soaked, file: Path | None) -> NoReturn:
         results().print(escape(line))
     if file is not None:
         try:
-            keep(file, "Runs in turn", [f"- {line}" for line in lines])
+            write_page(file, "Runs in turn", [f"- {line}" for line in lines])
         except OSError as error:
             end(f"cannot write {file}: {error}", USAGE)
     if soaked.interrupted:

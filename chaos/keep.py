@@ -13,7 +13,7 @@ from rich.progress import BarColumn, TextColumn, TimeElapsedColumn, TimeRemainin
 from rich.progress import Progress as Bar
 
 from chaos.cluster import ClusterError
-from chaos.cluster.server import Cluster, Kind, cluster
+from chaos.cluster.server import Cluster, ClusterKind, cluster
 from chaos.directories import new_directory
 from chaos.forkserver import ForkServerError
 from chaos.history.events import History
@@ -46,7 +46,7 @@ def run_and_keep(
     system_name: str,
     reports: Path,
     plan: Sequence[Planned] | None = None,
-    kind: Kind = "process",
+    kind: ClusterKind = "process",
 ) -> Ran:
     """Run and judge a scenario, in a new directory below `reports`; see `run_in`."""
     cluster(kind)  # if there is none of the kind, no directory is made either
@@ -60,7 +60,7 @@ def run_in(
     seed: int,
     system_name: str,
     plan: Sequence[Planned] | None = None,
-    kind: Kind = "process",
+    kind: ClusterKind = "process",
 ) -> Ran:
     """Run and judge a scenario; its directory has the scenario, the history and the verdicts."""
     parts = cluster(kind)

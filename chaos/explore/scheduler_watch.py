@@ -28,7 +28,7 @@ from chaos.systems.leaseproof import RULES, Leaseproof
 
 # Those that a prefix of a history can break; the others speak of its end. `legal-steps` comes last:
 # what breaks another invariant often breaks it too, and the other says more.
-INVARIANTS: tuple[Invariant, ...] = (
+WATCHED: tuple[Invariant, ...] = (
     no_overlap,
     fenced,
     not_early,
@@ -102,7 +102,7 @@ class Watch:
         attempts: int,
         claims: int,
         *,
-        invariants: Sequence[Invariant] = INVARIANTS,
+        invariants: Sequence[Invariant] = WATCHED,
         rules: Rules = RULES,
         notes: Callable[[], tuple[Note, ...]] = tuple,
     ) -> None:

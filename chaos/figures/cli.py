@@ -12,7 +12,7 @@ import typer
 
 from chaos.explore.errors import ExplorerError
 from chaos.figures import judging, lowering, replaying
-from chaos.figures.page import Out, keep, text
+from chaos.figures.page import Out, text, write_page
 from chaos.keep import BREAKS
 from chaos.mutants import MUTANTS
 from chaos.replay import ReplayError
@@ -114,7 +114,7 @@ def _tell(title: str, lines: Sequence[str], held: bool, out: Path | None) -> NoR
     sys.stdout.write(text(title, lines))
     if out is not None:
         try:
-            keep(out, title, lines)
+            write_page(out, title, lines)
         except OSError as error:
             end(f"cannot write {out}: {error}", USAGE)
     raise typer.Exit(0 if held else WRONG)

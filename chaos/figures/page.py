@@ -49,7 +49,7 @@ def publish(
 ) -> None:
     """Keep a result as `file`.json and as a page `file`.md; print the document, or a table with
     what it comes to. Raises OSError."""
-    keep(file.with_suffix(".md"), title, page)
+    write_page(file.with_suffix(".md"), title, page)
     file.with_suffix(".json").write_text(document + "\n")
     if as_json:
         sys.stdout.write(document + "\n")
@@ -61,7 +61,7 @@ def publish(
     out.print(f"kept as {file.with_suffix('.md')}")
 
 
-def keep(file: Path, title: str, lines: Sequence[str]) -> None:
+def write_page(file: Path, title: str, lines: Sequence[str]) -> None:
     """Write the page to a file. Raises OSError."""
     file.parent.mkdir(parents=True, exist_ok=True)
     file.write_text(text(title, lines))

@@ -20,7 +20,7 @@ from chaos.keep import BREAKS
 from chaos.part import PartOption
 from chaos.scenario import ScenarioError
 from chaos.terminal import BROKEN, USAGE, WRONG, bar, end, interrupted
-from chaos.variants import UNMODIFIED, VARIANTS, Variant, scenarios, told
+from chaos.variants import UNMODIFIED, VARIANTS, Variant, matrix, scenarios
 from chaos.variants.explorer import as_it_is, asked, search
 from chaos.variants.tried import Tried
 
@@ -119,10 +119,10 @@ def _tell(
         publish(
             new_directory(reports, "variants") / "variants",
             "False alarms",
-            told.as_text(tried, variants, seconds),
-            told.page(tried, variants, seconds),
-            told.table(tried),
-            told.summary(tried, seconds),
+            matrix.as_text(tried, variants, seconds),
+            matrix.page(tried, variants, seconds),
+            matrix.table(tried),
+            matrix.summary(tried, seconds),
             as_json=as_json,
         )
     except OSError as error:
