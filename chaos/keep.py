@@ -18,7 +18,7 @@ from chaos.directories import new_directory
 from chaos.forkserver import ForkServerError
 from chaos.history.events import History
 from chaos.history.store import save
-from chaos.history.witness import WitnessError
+from chaos.history.watched import WitnessError
 from chaos.invariants.judge import judge, overall, why
 from chaos.invariants.verdict import Verdict
 from chaos.plan import Planned

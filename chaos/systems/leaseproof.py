@@ -32,7 +32,7 @@ from chaos.history.events import (
     worker_of,
 )
 from chaos.history.journal import Journal
-from chaos.history.witness import Watched
+from chaos.history.watched import Watched
 from chaos.mutants import Change, planted
 from chaos.systems import rows
 from chaos.systems.replies import LostReplies

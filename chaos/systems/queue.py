@@ -18,7 +18,7 @@ from psycopg import Connection, sql
 
 from chaos.history.events import PENDING, RUNNING, Final, Row, Rules, Step, worker_of
 from chaos.history.journal import Journal
-from chaos.history.witness import Watched, micros
+from chaos.history.watched import Watched, micros
 from chaos.systems.system import NotOfferedError, Operation, Order, WorkerSettings
 from chaos.workload import Behaviour, Job, PlannedFailure, digest, perform
 

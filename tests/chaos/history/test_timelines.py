@@ -17,7 +17,7 @@ from chaos.cluster.postgres import Postgres, postgres
 from chaos.cluster.standby import Standby, standby
 from chaos.history.events import Commit, Row
 from chaos.history.timelines import Timelines
-from chaos.history.witness import Watched
+from chaos.history.watched import Watched
 from tests.chaos.cluster.following import catch_up
 from tests.waiting import wait_for
 
