@@ -26,8 +26,9 @@ from chaos.invariants.judge import INVARIANTS, judge, overall, why
 from chaos.invariants.verdict import Outcome
 from chaos.keep import BREAKS, Ran, as_text, counts, run_and_keep
 from chaos.lowering.cli import lower_command
-from chaos.replay import HISTORY, ReplayError, failed, recorded
+from chaos.replay import ReplayError, failed, recorded
 from chaos.report import HTML, write, write_index
+from chaos.saved import HISTORY, RunOrFile, history_of
 from chaos.scenario import Scenario, ScenarioError, load_scenario
 from chaos.soak import Soaked, soak, told
 from chaos.summary import markdown
@@ -162,16 +163,15 @@ def list_command(
 
 @app.command()
 def check(
-    run_directory: Annotated[Path, typer.Argument(metavar="RUN", help="A run's directory.")],
+    run: RunOrFile,
     as_json: Annotated[bool, typer.Option("--json", help="Print the verdicts as JSON.")] = False,
 ) -> None:
     """Judge a saved history again."""
-    path = run_directory / HISTORY if run_directory.is_dir() else run_directory
     try:
-        history = load(path)
+        history = history_of(run)
     except (HistoryError, OSError) as error:
         end(str(error), USAGE)
-    _show(Ran(history, judge(history), run_directory), as_json)
+    _show(Ran(history, judge(history), run), as_json)
 
 
 @app.command()
@@ -335,7 +335,7 @@ def _show(ran: Ran, as_json: bool) -> None:
     out.print(f"run: {directory}")
     if (directory / HTML).exists():
         out.print(f"report: {directory / HTML}")
-    if outcome == "fail":
+    if outcome == "fail" and directory.is_dir():
         out.print(f"replay: chaos replay {directory}")
     reason = escape(why(history, verdicts))
     out.print(f"[bold {COLOURS[outcome]}]{outcome}[/]" + (f": {reason}" if reason else ""))

@@ -23,8 +23,8 @@ from chaos.invariants.judge import judge, overall, why
 from chaos.invariants.verdict import Verdict
 from chaos.plan import Planned
 from chaos.progress import Progress
-from chaos.replay import HISTORY, SCENARIO, VERDICTS
 from chaos.runner import run
+from chaos.saved import HISTORY, SCENARIO, VERDICTS
 from chaos.scenario import Scenario
 from chaos.terminal import messages
 

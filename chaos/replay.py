@@ -29,9 +29,8 @@ from chaos.history.store import HistoryError, load
 from chaos.invariants.judge import judge
 from chaos.invariants.verdict import Verdict
 from chaos.plan import Planned
+from chaos.saved import HISTORY, SCENARIO
 from chaos.scenario import Scenario, ScenarioError, load_scenario
-
-HISTORY, SCENARIO, VERDICTS = "history.jsonl.gz", "scenario.yaml", "verdicts.json"
 
 
 class ReplayError(Exception):
