@@ -21,7 +21,6 @@ class Background(Thread):
     """Calls `turn` every `every` seconds until it returns False or the context is left.
 
     An exception ends the thread and is raised again by `check`, and on leaving the context.
-    `lag` is the longest that a turn began after its time, in seconds.
     """
 
     def __init__(self, name: str, every: float, turn: Callable[[], bool]) -> None:
@@ -30,7 +29,6 @@ class Background(Thread):
         self._turn = turn
         self._over = Event()
         self._error: Exception | None = None
-        self.lag = 0.0
 
     def run(self) -> None:
         """The thread's body."""
@@ -38,7 +36,6 @@ class Background(Thread):
         try:
             while not self._over.wait(max(0.0, due - time.monotonic())):
                 began = time.monotonic()
-                self.lag = max(self.lag, began - due)
                 if not self._turn():
                     return
                 due = next_beat(due, self._every, began)

@@ -12,39 +12,37 @@ from pathlib import Path
 from typing import Annotated, NoReturn
 
 import typer
-from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
 from chaos.bench.cli import app as bench
-from chaos.cluster.server import Kind
+from chaos.cluster.server import ClusterKind
 from chaos.explore.cli import explore_command
 from chaos.figures.cli import app as figures
-from chaos.figures.page import Out, keep
+from chaos.figures.page import Out, write_page
 from chaos.history.store import HistoryError, load
 from chaos.hunt.cli import hunt_command
 from chaos.invariants.judge import INVARIANTS, judge, overall, why
 from chaos.invariants.verdict import Outcome
 from chaos.keep import BREAKS, Ran, as_text, counts, run_and_keep
 from chaos.lowering.cli import lower_command
-from chaos.replay import HISTORY, ReplayError, failed, recorded
+from chaos.replay import ReplayError, failed, recorded
 from chaos.report import HTML, write, write_index
+from chaos.saved import HISTORY, RunOrFile, history_of
 from chaos.scenario import Scenario, ScenarioError, load_scenario
 from chaos.soak import Soaked, soak, told
 from chaos.summary import markdown
 from chaos.systems import NotOfferedError, UnknownSystemError
-from chaos.terminal import BROKEN, USAGE, end, messages
+from chaos.terminal import BROKEN, EXIT_CODES, USAGE, end, interrupted, messages, results, worst
 from chaos.variants.cli import variants_command
 
-EXIT_CODES: dict[Outcome, int] = {"pass": 0, "fail": 1, "inconclusive": 3}
-WORST_FIRST = (BROKEN, EXIT_CODES["fail"], EXIT_CODES["inconclusive"], EXIT_CODES["pass"])
 SCENARIOS = Path("scenarios")
 KILLED = str(-signal.SIGKILL)  # how a poison task ends its worker
 
 COLOURS: dict[Outcome, str] = {"pass": "green", "fail": "red", "inconclusive": "yellow"}
 
 Where = Annotated[
-    Kind,
+    ClusterKind,
     typer.Option(
         "--cluster", help="Run PostgreSQL and Toxiproxy as processes, or in containers (Docker)."
     ),
@@ -135,7 +133,7 @@ def run_command(
             messages.print(f"{scenario.name}: {error}", style="red", markup=False)
             ran = None
         except KeyboardInterrupt:
-            end("interrupted; the workers and servers are gone", 130)
+            interrupted()
         done.append((scenario, time.monotonic() - began, ran))
     if summary is not None:
         with summary.open("a") as file:
@@ -156,7 +154,7 @@ def list_command(
         loaded = [load_scenario(file) for file in _files(scenarios)]
     except ScenarioError as error:
         end(str(error), USAGE)
-    out = _stdout()
+    out = results()
     for scenario in loaded:
         out.print(f"[bold]{scenario.name}[/]  {scenario.about}", highlight=False)
         out.print(f"  holds  {', '.join(n for n in INVARIANTS if n in scenario.invariants)}")
@@ -165,16 +163,15 @@ def list_command(
 
 @app.command()
 def check(
-    run_directory: Annotated[Path, typer.Argument(metavar="RUN", help="A run's directory.")],
+    run: RunOrFile,
     as_json: Annotated[bool, typer.Option("--json", help="Print the verdicts as JSON.")] = False,
 ) -> None:
     """Judge a saved history again."""
-    path = run_directory / HISTORY if run_directory.is_dir() else run_directory
     try:
-        history = load(path)
+        history = history_of(run)
     except (HistoryError, OSError) as error:
         end(str(error), USAGE)
-    _show(Ran(history, judge(history), run_directory), as_json)
+    _show(Ran(history, judge(history), run), as_json)
 
 
 @app.command()
@@ -209,7 +206,7 @@ def replay(
         except BREAKS as error:
             end(f"the harness could not do its work: {error}", BROKEN)
         except KeyboardInterrupt:
-            end("interrupted; the workers and servers are gone", 130)
+            interrupted()
         again = sorted(record.failed & failed(ran.verdicts))
         if again:
             messages.print(f"try {turn}: failed {', '.join(again)} again")
@@ -232,7 +229,7 @@ def report_command(
     """Write a run's report again from its saved history, or an index of the runs in a directory."""
     if (run_directory is None) is (index is None):
         end("name a run's directory, or give --index and the directory of all runs", USAGE)
-    out = _stdout()
+    out = results()
     try:
         if index is not None:
             colours: Mapping[str, str] = dict(COLOURS.items())
@@ -317,7 +314,7 @@ def _show(ran: Ran, as_json: bool) -> None:
     if as_json:
         sys.stdout.write(as_text(ran) + "\n")
         raise typer.Exit(EXIT_CODES[outcome])
-    out = _stdout()
+    out = results()
     table = Table(box=None, padding=(0, 1))
     for heading in ("invariant", "verdict", "judged", "evidence"):
         table.add_column(heading, justify="right" if heading == "judged" else "left")
@@ -338,7 +335,7 @@ def _show(ran: Ran, as_json: bool) -> None:
     out.print(f"run: {directory}")
     if (directory / HTML).exists():
         out.print(f"report: {directory / HTML}")
-    if outcome == "fail":
+    if outcome == "fail" and directory.is_dir():
         out.print(f"replay: chaos replay {directory}")
     reason = escape(why(history, verdicts))
     out.print(f"[bold {COLOURS[outcome]}]{outcome}[/]" + (f": {reason}" if reason else ""))
@@ -365,27 +362,20 @@ def _show_all(done: Sequence[tuple[Scenario, float, Ran | None]]) -> NoReturn:
         table.add_row(
             scenario.name, f"[{COLOURS[outcome]}]{outcome}[/]", f"{seconds:.1f}", escape(bites)
         )
-    _stdout().print(table)
-    raise typer.Exit(next(code for code in WORST_FIRST if code in codes))
+    results().print(table)
+    raise typer.Exit(worst(codes))
 
 
 def _show_soaked(soaked: Soaked, file: Path | None) -> NoReturn:
     """Print the sums, and end with the exit code that the worst run calls for."""
     lines = told(soaked)
     for line in lines:
-        _stdout().print(escape(line))
+        results().print(escape(line))
     if file is not None:
         try:
-            keep(file, "Runs in turn", [f"- {line}" for line in lines])
+            write_page(file, "Runs in turn", [f"- {line}" for line in lines])
         except OSError as error:
             end(f"cannot write {file}: {error}", USAGE)
     if soaked.interrupted:
-        end("interrupted; the workers and servers are gone", 130)
-    raise typer.Exit(
-        next((code for code in WORST_FIRST if code in map(EXIT_CODES.get, soaked.outcomes)), BROKEN)
-    )
-
-
-def _stdout() -> Console:
-    """Stdout; where nobody looks, wide enough that a path or a sentence is seldom folded."""
-    return Console(width=None if sys.stdout.isatty() else 120, highlight=False)
+        interrupted()
+    raise typer.Exit(worst([EXIT_CODES[outcome] for outcome in soaked.outcomes]))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import time
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
@@ -14,17 +13,18 @@ from rich.progress import BarColumn, TextColumn, TimeElapsedColumn, TimeRemainin
 from rich.progress import Progress as Bar
 
 from chaos.cluster import ClusterError
-from chaos.cluster.server import Cluster, Kind, cluster
+from chaos.cluster.server import Cluster, ClusterKind, cluster
+from chaos.directories import new_directory
 from chaos.forkserver import ForkServerError
 from chaos.history.events import History
 from chaos.history.store import save
-from chaos.history.witness import WitnessError
+from chaos.history.watched import WitnessError
 from chaos.invariants.judge import judge, overall, why
 from chaos.invariants.verdict import Verdict
 from chaos.plan import Planned
 from chaos.progress import Progress
-from chaos.replay import HISTORY, SCENARIO, VERDICTS
 from chaos.runner import run
+from chaos.saved import HISTORY, SCENARIO, VERDICTS
 from chaos.scenario import Scenario
 from chaos.terminal import messages
 
@@ -46,11 +46,11 @@ def run_and_keep(
     system_name: str,
     reports: Path,
     plan: Sequence[Planned] | None = None,
-    kind: Kind = "process",
+    kind: ClusterKind = "process",
 ) -> Ran:
     """Run and judge a scenario, in a new directory below `reports`; see `run_in`."""
     cluster(kind)  # if there is none of the kind, no directory is made either
-    directory = new_directory(reports, scenario, system_name)
+    directory = new_directory(reports, run_name(scenario, system_name))
     return run_in(directory, scenario, seed, system_name, plan, kind)
 
 
@@ -60,7 +60,7 @@ def run_in(
     seed: int,
     system_name: str,
     plan: Sequence[Planned] | None = None,
-    kind: Kind = "process",
+    kind: ClusterKind = "process",
 ) -> Ran:
     """Run and judge a scenario; its directory has the scenario, the history and the verdicts."""
     parts = cluster(kind)
@@ -144,15 +144,6 @@ def as_text(ran: Ran) -> str:
     )
 
 
-def new_directory(reports: Path, scenario: Scenario, system_name: str) -> Path:
-    """An empty directory for one run; no other run has it, though it may begin at once."""
-    label = system_name.replace(":", "-")
-    stamp = time.strftime("%Y%m%d-%H%M%S", time.gmtime())
-    for suffix in ("", *(f"-{n}" for n in range(2, 100))):
-        directory = reports / f"{scenario.name}-{label}-{stamp}{suffix}"
-        try:
-            directory.mkdir(parents=True)
-        except FileExistsError:
-            continue
-        return directory
-    raise OSError(f"{reports} has a hundred runs of this second already")
+def run_name(scenario: Scenario, system_name: str) -> str:
+    """How the names of the directories of such runs begin."""
+    return f"{scenario.name}-{system_name.replace(':', '-')}"

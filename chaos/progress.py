@@ -14,5 +14,4 @@ class Progress:
     phase: str = "load"
     done: int = 0
     reclaimed: int = 0
-    deaths: int = 0  # processes that ended by themselves: poison tasks
     injected: Counter[str] = field(default_factory=Counter)

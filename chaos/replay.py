@@ -23,14 +23,14 @@ from chaos.history.events import (
     PENDING,
     RUNNING,
     History,
+    worker_of,
 )
 from chaos.history.store import HistoryError, load
 from chaos.invariants.judge import judge
 from chaos.invariants.verdict import Verdict
 from chaos.plan import Planned
+from chaos.saved import HISTORY, SCENARIO
 from chaos.scenario import Scenario, ScenarioError, load_scenario
-
-HISTORY, SCENARIO, VERDICTS = "history.jsonl.gz", "scenario.yaml", "verdicts.json"
 
 
 class ReplayError(Exception):
@@ -132,5 +132,4 @@ def _held(owners: Iterable[tuple[int, str]], workers: list[str]) -> frozenset[in
     """The tasks that the only worker struck held; of several no one in particular is meant."""
     if len(workers) != 1:
         return frozenset()
-    mine = f"{workers[0]}/"
-    return frozenset(task for task, owner in owners if owner.startswith(mine))
+    return frozenset(task for task, owner in owners if worker_of(owner) == workers[0])

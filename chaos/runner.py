@@ -92,20 +92,20 @@ def run(
         if scenario.standby is not None:
             synchronous = scenario.standby == "synchronous"
             second = parts.enter_context(cluster.standby(server, synchronous=synchronous))
-        stage = _Stage(scenario, seed, system_name, under_test, server, second, directory, tell)
+        current = _Run(scenario, seed, system_name, under_test, server, second, directory, tell)
         planned = Plan(scenario.plan(seed) if plan is None else plan)
-        parts.callback(stage.fleet.destroy)
-        stage.connect(parts, cluster)
-        with Background("witness", DRAIN_EVERY, stage.keep_draining) as witness:
-            stage.watch(witness)
-            stage.load_under_faults(planned)
-            stage.converge()
-            stage.fleet.stop()
-        stage.drain()
-        return stage.history()
+        parts.callback(current.fleet.destroy)
+        current.connect(parts, cluster)
+        with Background("witness", DRAIN_EVERY, current.keep_draining) as witness:
+            current.watch(witness)
+            current.load_under_faults(planned)
+            current.converge()
+            current.fleet.stop()
+        current.drain()
+        return current.history()
 
 
-class _Stage:
+class _Run:
     """One run in progress."""
 
     def __init__(
@@ -342,7 +342,6 @@ class _Stage:
         self._faults.append(events.Fault(self._now(), fault.kind, action, target, detail))
 
     def _died(self, seat: Seat, code: int | None) -> None:
-        self.progress.deaths += 1
         detail = "did not end when it was told to" if code is None else str(code)
         self._faults.append(events.Fault(self._now(), "death", "death", seat.name, detail))
 

@@ -15,9 +15,10 @@ import pytest
 from chaos import report
 from chaos.cluster import ClusterError
 from chaos.cluster.postgres import Postgres
+from chaos.directories import new_directory
 from chaos.fleet import Fleet, Seat
 from chaos.invariants.judge import overall, why
-from chaos.keep import Ran, new_directory, run_in
+from chaos.keep import Ran, run_in, run_name
 from chaos.replay import failed
 from chaos.scenario import Scenario, ScenarioError, load_scenario
 from chaos.systems import NotOfferedError, UnknownSystemError, WorkerSettings
@@ -147,7 +148,7 @@ class RunScenario:
             scenario = scenario.scaled(scale)
             scenario.system(system)  # before there is a directory for nothing
             own = scenario.seed if self.seed is None else self.seed
-            directory = new_directory(self.reports, scenario, system)
+            directory = new_directory(self.reports, run_name(scenario, system))
             self._directories.append(directory)
             try:
                 ran = run_in(directory, scenario, own if seed is None else seed, system)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shlex
 import sys
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -12,7 +11,6 @@ from typing import Annotated
 
 import psycopg
 import typer
-from rich.console import Console
 from rich.progress import (
     BarColumn,
     MofNCompleteColumn,
@@ -30,10 +28,12 @@ from chaos.bench.setting import DEFAULT, Setting, parse_setting
 from chaos.bench.table import number, sentences, table
 from chaos.bench.tell import Tell
 from chaos.cluster import ClusterError
+from chaos.directories import new_directory
 from chaos.forkserver import ForkServerError
-from chaos.terminal import BROKEN, USAGE, WRONG, end, messages
+from chaos.terminal import BROKEN, USAGE, WRONG, end, interrupted, messages, results
 
 MOST_WORKERS = 128  # each has two sessions, and the server has room for 300
+WIDE = 200  # how wide a row of the table is
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -106,7 +106,7 @@ def scrape_command(
 
     with _ended_well():
         for one in scrape.run(rows):
-            _stdout().print(
+            results(WIDE).print(
                 f"{one.finished:,} finished, {one.waiting:,} waiting:"
                 f" {one.seconds:.3f} s a scrape, {one.slowest:.3f} s the slowest,"
                 f" {one.processor:.2f} s of the server's processor"
@@ -162,10 +162,10 @@ def profile_command(
     with _ended_well():
         with _bar() as tell:
             profiles = profile.run(plan, tell)
-        _stdout().print(_statements(profiles, tasks))
+        results(WIDE).print(_statements(profiles, tasks))
         for who, figure in (("workers", "worker_cpu"), ("server", "server_cpu")):
             middle, low, high = profile.per_task(profiles, figure)
-            _stdout().print(f"CPU of {who}: {middle:.0f} us a task ({low:.0f} to {high:.0f})")
+            results(WIDE).print(f"CPU of {who}: {middle:.0f} us a task ({low:.0f} to {high:.0f})")
 
 
 def _statements(profiles: list[profile.Profile], tasks: int) -> Table:
@@ -202,7 +202,7 @@ def compare_command(
     if (a.bench, a.axis) != (b.bench, b.axis):
         end(f"a result of {a.bench} cannot be compared with one of {b.bench}", USAGE)
     compared = compare(a, b)
-    out = _stdout()
+    out = results(WIDE)
     out.print(_compared(compared, a.axis))
     for caution in cautions(a, b, compared):
         out.print(f"note: {caution}", style="yellow", markup=False)
@@ -250,7 +250,7 @@ def _ended_well() -> Iterator[None]:
     except (BenchError, ClusterError, ForkServerError, psycopg.Error, OSError) as error:
         end(f"the bench could not do its work: {error}", BROKEN)
     except KeyboardInterrupt:
-        end("interrupted; the workers and the server are gone", 130)
+        interrupted()
 
 
 def _measure(run: Callable[[Tell], Result], as_json_: bool, out: Path | None) -> None:
@@ -292,13 +292,13 @@ def _bar() -> Iterator[Tell]:
 
 def _show(result: Result, as_json_: bool, out: Path | None) -> None:
     """Keep the result and its page in a directory of its own, and print it."""
-    directory = _directory(out or Path("reports"), result)
+    directory = new_directory(out or Path("reports"), f"bench-{result.bench}")
     save(result, directory / "result.json")
     (directory / "page.html").write_text(_page(result))
     if as_json_:
         sys.stdout.write(as_json(result) + "\n")
         return
-    console = _stdout()
+    console = results(WIDE)
     console.print(table(result))
     for sentence in sentences(result):
         console.print(sentence, markup=False)
@@ -311,13 +311,6 @@ def _page(result: Result) -> str:
     except ImportError as error:
         raise BenchError("the page needs matplotlib: pip install 'leaseproof[bench]'") from error
     return page(result)
-
-
-def _directory(out: Path, result: Result) -> Path:
-    stamp = time.strftime("%Y%m%d-%H%M%S", time.gmtime())
-    directory = out / f"bench-{result.bench}-{stamp}"
-    directory.mkdir(parents=True)
-    return directory
 
 
 def _settings(text: str) -> tuple[Setting, ...]:
@@ -336,8 +329,3 @@ def _numbers(option: str, text: str, most: int) -> tuple[int, ...]:
 
 def _command() -> str:
     return shlex.join(["chaos", *sys.argv[1:]])
-
-
-def _stdout() -> Console:
-    """Stdout; where nobody looks, wide enough for a row of the table."""
-    return Console(width=None if sys.stdout.isatty() else 200, highlight=False)

@@ -8,10 +8,10 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from chaos.bench import drain as one_drain
+from chaos.bench.computer import SETTINGS, Clock
 from chaos.bench.crew import Workers
 from chaos.bench.drain import Crew, drain
 from chaos.bench.limit import Pgbench, find_pgbench
-from chaos.bench.machine import SETTINGS, Clock
 from chaos.bench.result import LIMIT, OURS, Key, Measurement, Result
 from chaos.bench.setting import Setting
 from chaos.bench.tell import Tell

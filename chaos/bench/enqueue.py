@@ -19,10 +19,10 @@ import psycopg
 
 import scheduler
 from chaos.bench import BenchError, WrongDrainError, noop
+from chaos.bench.computer import SETTINGS, Clock
 from chaos.bench.contention import NO_PGBENCH
 from chaos.bench.held import Held, live, pass_gate
 from chaos.bench.limit import SESSION, find_pgbench, plain
-from chaos.bench.machine import SETTINGS, Clock
 from chaos.bench.result import LIMIT, OURS, Key, Measurement, Result
 from chaos.bench.tell import Tell
 from chaos.cluster.postgres import Postgres, postgres

@@ -18,7 +18,7 @@ from psycopg import Connection
 
 import scheduler
 from chaos.bench import WrongDrainError, noop
-from chaos.bench.machine import SETTINGS, Clock
+from chaos.bench.computer import SETTINGS, Clock
 from chaos.bench.result import OURS, Key, Measurement, Result
 from chaos.bench.statistics import percentile
 from chaos.bench.tell import Tell

@@ -20,9 +20,9 @@ import psycopg
 
 import scheduler
 from chaos.bench import BenchError, noop
+from chaos.bench.computer import SETTINGS, Clock
 from chaos.bench.drain import verify
 from chaos.bench.held import Held, live, pass_gate
-from chaos.bench.machine import SETTINGS, Clock
 from chaos.bench.result import OURS, Key, Measurement, Result
 from chaos.bench.setting import DEFAULT, parse_setting
 from chaos.bench.statistics import percentile

@@ -18,9 +18,9 @@ import psycopg
 from psycopg.conninfo import make_conninfo
 
 from chaos.bench import drain as one_drain
+from chaos.bench.computer import SETTINGS
 from chaos.bench.crew import Workers
 from chaos.bench.drain import Place, drain
-from chaos.bench.machine import SETTINGS
 from chaos.bench.result import OURS, Key, Measurement
 from chaos.bench.setting import Setting
 from chaos.bench.tell import Tell

@@ -16,7 +16,7 @@ import psutil
 import psycopg
 
 import scheduler
-from chaos.bench.machine import SETTINGS
+from chaos.bench.computer import SETTINGS
 from chaos.cluster.postgres import postgres
 from scheduler.service.database import SETTINGS as SESSION
 from scheduler.service.snapshot import ask

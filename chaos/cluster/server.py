@@ -33,7 +33,7 @@ _DEFAULTS = {
     "log_timezone": "UTC",
 }
 
-Kind = Literal["process", "container"]
+ClusterKind = Literal["process", "container"]
 
 
 def parameters(settings: Mapping[str, str]) -> dict[str, str]:
@@ -175,7 +175,7 @@ class Cluster(Protocol[S]):
         """A Toxiproxy that listens on, and forwards to, ports of 127.0.0.1."""
 
 
-def cluster(kind: Kind) -> Cluster[Any]:
+def cluster(kind: ClusterKind) -> Cluster[Any]:
     """The cluster of a kind. Raises ClusterError if what it needs is not installed."""
     if kind == "process":
         from chaos.cluster import process

@@ -61,30 +61,6 @@ class Standby(Server):
             target_session_attrs="read-write",
         )
 
-    def catch_up(self) -> None:
-        """Wait until it shows all that the primary had committed before this call.
-
-        Raises ClusterError if it does not get there.
-        """
-        with psycopg.connect(self.primary.dsn(), autocommit=True) as connection:
-            # Its commit brings the log to the disk, and only from there is it sent. Without it, the
-            # last transactions of a primary that commits asynchronously might stay behind.
-            with connection.transaction():
-                connection.execute("set local synchronous_commit = local")
-                connection.execute("select pg_logical_emit_message(true, 'leaseproof', '')")
-            row = connection.execute("select pg_current_wal_flush_lsn()").fetchone()
-        assert row is not None
-        with psycopg.connect(self.dsn(), autocommit=True) as connection:
-            query = "select from (select) as one where pg_last_wal_replay_lsn() >= %s::pg_lsn"
-            caught_up = wait_for(
-                lambda: connection.execute(query, [row[0]]).fetchone() is not None, _WAIT_SECONDS
-            )
-        if not caught_up:
-            raise ClusterError(
-                f"{self} did not catch up with its primary within {_WAIT_SECONDS:.0f} s; see "
-                f"whether it is cut off. Its log ends with:\n{self.log_tail()}"
-            )
-
     def cut(self) -> None:
         """Receive nothing more, as if the network to the primary were gone, until `rejoin`.
 

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import logging
 import time
 from dataclasses import replace
 from typing import Annotated
 
 import typer
-from rich.console import Console
 
 from chaos.cluster import ClusterError
 from chaos.cluster.postgres import postgres
 from chaos.explore import figures as measured
-from chaos.explore.clause_programs import CLAUSES
+from chaos.explore.clauses.programs import CLAUSES
 from chaos.explore.crash_lives import LIVES, NAMES
 from chaos.explore.crashpoints import crash_points
 from chaos.explore.errors import ExplorerError, ScheduleError
@@ -26,13 +24,10 @@ from chaos.explore.search import Tally
 from chaos.invariants.verdict import Outcome
 from chaos.mutants import MUTANTS, planted
 from chaos.systems import UnknownSystemError, system
-from chaos.terminal import BROKEN, USAGE, end, messages
+from chaos.terminal import BROKEN, EXIT_CODES, USAGE, copied, end, messages, silence_psycopg, worst
 
-EXIT_CODES: dict[Outcome, int] = {"pass": 0, "fail": 1, "inconclusive": 3}
 KNOWN = {**PROGRAMS, **CLAUSES}
 ALL = {name: known.program for name, known in KNOWN.items()}
-
-out = Console(highlight=False, soft_wrap=True)
 
 
 def explore_command(
@@ -69,16 +64,15 @@ def explore_command(
     """Run every interleaving of the scheduler's statements that the bounds allow."""
     programs = {name: life.program for name, life in LIVES.items()} if crash else ALL
     mutant = _checked(program, list(programs), system_name, schedule)
-    # Connections are cut on purpose; psycopg warns of each that it then cannot roll back.
-    logging.getLogger("psycopg").setLevel(logging.ERROR)
+    silence_psycopg()
     try:
         if figures:
             for line in measured.lines():
-                out.print(line, markup=False)
+                copied.print(line, markup=False)
         elif schedule is not None and program is not None:
             with planted(MUTANTS[mutant] if mutant else None):
                 trace = replay(programs[program], schedule)
-            out.print(str(trace), markup=False)
+            copied.print(str(trace), markup=False)
             raise typer.Exit(EXIT_CODES["pass" if trace.violation is None else "fail"])
         else:
             names = [program] if program is not None else list(LIVES if crash else PROGRAMS)
@@ -106,7 +100,7 @@ def _explore(
                 bounds = replace(bounds, schedules=schedules)
             database = f"explore_{name}"
             server.create_database(database)
-            out.print(f"{name}: {known.about}", markup=False)
+            copied.print(f"{name}: {known.about}", markup=False)
             began = time.monotonic()
             with messages.status("") as status:
 
@@ -118,12 +112,12 @@ def _explore(
                     )
 
                 found = explore_program(known.program, bounds, server.dsn(database), show)
-            out.print(str(found), markup=False)
+            copied.print(str(found), markup=False)
             outcomes.append(found.outcome)
             if found.failure is not None:
                 _show_test(found.program, found.failure, mutant)
                 break
-    return _exit_code(outcomes)
+    return worst([EXIT_CODES[outcome] for outcome in outcomes])
 
 
 def _crash(names: list[str], mutant: str | None) -> int:
@@ -134,14 +128,14 @@ def _crash(names: list[str], mutant: str | None) -> int:
         server.create_database("crash_points")
         for name in names:
             life = LIVES[name]
-            out.print(f"{name}: {life.about}", markup=False)
+            copied.print(f"{name}: {life.about}", markup=False)
             with messages.status("") as status:
 
                 def show(at: str, name: str = name) -> None:
                     status.update(f"{name}: {at}")
 
                 found = crash_points(life.program, server.dsn("crash_points"), NAMES, show)
-            out.print(str(found), markup=False)
+            copied.print(str(found), markup=False)
             outcomes.append(found.outcome)
             points += len(found.points)
             enumerated += found.enumerated
@@ -149,23 +143,18 @@ def _crash(names: list[str], mutant: str | None) -> int:
             if found.failures:
                 _show_test(life.program, found.failures[0].trace, mutant)
                 break
-    out.print(
+    copied.print(
         f"{len(outcomes)} lives: {points} points, {enumerated} crashes enumerated,"
         f" {exercised} exercised",
         markup=False,
     )
-    return _exit_code(outcomes)
-
-
-def _exit_code(outcomes: list[Outcome]) -> int:
-    worst: Outcome = "fail" if "fail" in outcomes else "inconclusive"
-    return EXIT_CODES[worst if worst in outcomes else "pass"]
+    return worst([EXIT_CODES[outcome] for outcome in outcomes])
 
 
 def _show_test(program: Program, failure: Trace, mutant: str | None) -> None:
     assert failure.violation is not None
-    out.print("\n# As a test:\n", markup=False)
-    out.print(pytest_function(program, failure.choices, failure.violation, mutant), markup=False)
+    copied.print("\n# As a test:\n", markup=False)
+    copied.print(pytest_function(program, failure.choices, failure.violation, mutant), markup=False)
 
 
 def _checked(

@@ -29,7 +29,7 @@ def install_clock(connection: Connection, schema: str, function: str = "now") ->
             "create schema explorer_clock;"
             " create table explorer_clock.reading (at timestamptz not null);"
             " insert into explorer_clock.reading values ({start});"
-            " create sequence explorer_clock.ticks;"
+            " create sequence explorer_clock.ticks minvalue 0;"
             " create or replace function {function}() returns timestamptz"
             " language sql stable parallel safe return ("
             "select at + last_value * interval '1 millisecond'"

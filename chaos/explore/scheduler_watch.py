@@ -30,7 +30,7 @@ from chaos.systems.leaseproof import RULES, Leaseproof
 # (`lowering/projection.py` has all eleven), which are of effects, keys, limits and schedules:
 # programs that have such look at them at their end, and scripts ask for them. `legal-steps` comes
 # last: what breaks another invariant often breaks it too, and the other says more.
-INVARIANTS: tuple[Invariant, ...] = (
+WATCHED: tuple[Invariant, ...] = (
     no_overlap,
     fenced,
     not_early,
@@ -104,7 +104,7 @@ class Watch:
         attempts: int,
         claims: int,
         *,
-        invariants: Sequence[Invariant] = INVARIANTS,
+        invariants: Sequence[Invariant] = WATCHED,
         rules: Rules = RULES,
         notes: Callable[[], tuple[Note, ...]] = tuple,
     ) -> None:

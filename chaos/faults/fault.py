@@ -19,7 +19,7 @@ from chaos.cluster.server import Server
 from chaos.cluster.standby import Standby
 from chaos.cluster.toxiproxy import Proxy
 from chaos.fleet import Fleet, Seat
-from chaos.history.events import DEAD, Ended, History
+from chaos.history.events import DEAD, Ended, History, worker_of
 from chaos.history.timelines import Timelines
 from chaos.patience import harness_dsn
 from chaos.systems import System
@@ -178,9 +178,8 @@ class WorkerFault(Fault):
 
 def endings(worker: str, history: History) -> Iterator[tuple[int, Ended, str | None]]:
     """Each end of an attempt of this worker process: when, how, and the state of its task then."""
-    mine = f"{worker}/"
     for commit in history.commits:
-        ends = [ended for ended in commit.ended if ended.owner.startswith(mine)]
+        ends = [ended for ended in commit.ended if worker_of(ended.owner) == worker]
         if ends:
             rows = {change.task: change.row for change in commit.changes}
             for ended in ends:

@@ -12,7 +12,7 @@ from pydantic import Field
 from chaos.cluster.toxiproxy import Proxy
 from chaos.faults.fault import Arena, Injection, WorkerFault
 from chaos.fleet import Seat
-from chaos.history.events import History
+from chaos.history.events import History, worker_of
 
 
 class NetworkFault(WorkerFault):
@@ -192,11 +192,10 @@ def _waits(injection: Injection, history: History) -> Iterator[int]:
             told[note.task, note.token, None] = note.at
         elif note.worker == injection.target and note.what == "renewed":
             told[note.task, note.token, int(note.detail)] = note.at
-    mine = f"{injection.target}/"
     leased: dict[tuple[int, int], int | None] = {}  # each lease's expiry as last committed
     for commit in history.commits:
         for task, row in commit.changes:
-            if row is None or row.owner is None or not row.owner.startswith(mine):
+            if row is None or row.owner is None or worker_of(row.owner) != injection.target:
                 continue
             lease = task, row.token
             claimed = lease not in leased

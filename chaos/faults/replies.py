@@ -12,7 +12,7 @@ from pydantic import Field
 
 from chaos.faults.fault import Arena, Injection, WorkerFault
 from chaos.fleet import Seat
-from chaos.history.events import Commit, History
+from chaos.history.events import Commit, History, worker_of
 from chaos.systems.replies import DIRECTORY, Loss
 
 
@@ -52,8 +52,7 @@ class LoseReplies(WorkerFault):
 
     def bite(self, injection: Injection, history: History) -> str | None:
         """The worker committed what it waited for in vain."""
-        mine = f"{injection.target}/"
-        own = [commit for commit in history.commits if _is_by(commit, mine)]
+        own = [commit for commit in history.commits if _is_by(commit, injection.target)]
         own.sort(key=lambda commit: commit.at)
         times = [commit.at for commit in own]
         lost = set()
@@ -68,8 +67,8 @@ class LoseReplies(WorkerFault):
         return f"committed {len(lost)} times without hearing of it" if lost else None
 
 
-def _is_by(commit: Commit, mine: str) -> bool:
-    return any(ended.owner.startswith(mine) for ended in commit.ended) or any(
-        row is not None and row.owner is not None and row.owner.startswith(mine)
+def _is_by(commit: Commit, worker: str) -> bool:
+    return any(worker_of(ended.owner) == worker for ended in commit.ended) or any(
+        row is not None and row.owner is not None and worker_of(row.owner) == worker
         for _, row in commit.changes
     )

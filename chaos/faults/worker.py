@@ -18,7 +18,7 @@ from chaos.faults.fault import (
     nothing_to_heal,
 )
 from chaos.fleet import Seat
-from chaos.history.events import History
+from chaos.history.events import History, worker_of
 
 
 class Kill(WorkerFault):
@@ -142,12 +142,11 @@ class Pause(WorkerFault):
         taken = self.leases_taken(injection, history, until=injection.ended)
         if taken:
             return f"woke up as a zombie of {taken} leases"
-        mine = f"{injection.target}/"
         own = sum(
             note.what == "reclaimed"
             and note.worker == injection.target
             and note.at >= injection.ended
-            and note.owner.startswith(mine)
+            and worker_of(note.owner) == injection.target
             for note in history.notes
         )
         return f"woke up alone and took {own} leases back from itself" if own else None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -13,12 +12,12 @@ import typer
 
 from chaos.explore.errors import ExplorerError
 from chaos.figures import judging, lowering, replaying
-from chaos.figures.page import Out, keep, text
+from chaos.figures.page import Out, text, write_page
 from chaos.keep import BREAKS
 from chaos.mutants import MUTANTS
 from chaos.replay import ReplayError
 from chaos.scenario import ScenarioError
-from chaos.terminal import BROKEN, USAGE, WRONG, end, messages
+from chaos.terminal import BROKEN, USAGE, WRONG, end, interrupted, messages, silence_psycopg
 
 LEAST = 1_000  # events of a history in which everything happens that is judged
 
@@ -71,8 +70,7 @@ def lowering_command(
 ) -> None:
     """How many failures of planted bugs, once recorded, are found again by the explorer."""
     names = _known(bugs or lowering.BUGS)
-    # Connections are cut on purpose; psycopg warns of each that it then cannot roll back.
-    logging.getLogger("psycopg").setLevel(logging.ERROR)
+    silence_psycopg()
     with _working():
         lowered = lowering.measure(names, scenarios, reports, _news)
     _tell("Lowering recorded failures", lowering.page(lowered), lowering.held(lowered), out)
@@ -94,7 +92,7 @@ def _working() -> Iterator[None]:
     except (*BREAKS, ExplorerError, ReplayError) as error:
         end(f"the harness could not do its work: {error}", BROKEN)
     except KeyboardInterrupt:
-        end("interrupted; the workers and servers are gone", 130)
+        interrupted()
 
 
 def _news(line: str) -> None:
@@ -116,7 +114,7 @@ def _tell(title: str, lines: Sequence[str], held: bool, out: Path | None) -> NoR
     sys.stdout.write(text(title, lines))
     if out is not None:
         try:
-            keep(out, title, lines)
+            write_page(out, title, lines)
         except OSError as error:
             end(f"cannot write {out}: {error}", USAGE)
     raise typer.Exit(0 if held else WRONG)

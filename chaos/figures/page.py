@@ -12,9 +12,10 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
+
+from chaos.terminal import results
 
 Out = Annotated[Path | None, typer.Option(help="A Markdown file that gets it, with its command.")]
 
@@ -48,19 +49,19 @@ def publish(
 ) -> None:
     """Keep a result as `file`.json and as a page `file`.md; print the document, or a table with
     what it comes to. Raises OSError."""
-    keep(file.with_suffix(".md"), title, page)
+    write_page(file.with_suffix(".md"), title, page)
     file.with_suffix(".json").write_text(document + "\n")
     if as_json:
         sys.stdout.write(document + "\n")
         return
-    out = Console(width=None if sys.stdout.isatty() else 200, highlight=False)
+    out = results(wide=200)
     out.print(shown)
     for sentence in sentences:
         out.print(escape(sentence))
     out.print(f"kept as {file.with_suffix('.md')}")
 
 
-def keep(file: Path, title: str, lines: Sequence[str]) -> None:
+def write_page(file: Path, title: str, lines: Sequence[str]) -> None:
     """Write the page to a file. Raises OSError."""
     file.parent.mkdir(parents=True, exist_ok=True)
     file.write_text(text(title, lines))

@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from heapq import heappop, heappush
 
-from chaos.figures.told import Told
+from chaos.figures.simulated_log import Told
 from chaos.history.events import (
     CANCELLED,
     COMPLETED,

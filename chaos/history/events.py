@@ -78,6 +78,12 @@ class Row(NamedTuple):
     occurrence: Occurrence | None = None
 
 
+def worker_of(owner: str) -> str:
+    """The name of the worker in a lease's owner: it stands before the first slash. What follows is
+    the system's own affair, and may have slashes too."""
+    return owner.partition("/")[0]
+
+
 class Change(NamedTuple):
     """One row change. `row` is None when the row was deleted."""
 

@@ -16,7 +16,8 @@ from typing import NamedTuple
 import psycopg
 
 from chaos.history.events import COMPLETED, DEAD, Commit, Failover, Row
-from chaos.history.witness import Watched, Witness
+from chaos.history.watched import Watched
+from chaos.history.witness import Witness
 
 _DONE = (COMPLETED, DEAD)
 

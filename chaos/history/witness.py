@@ -8,74 +8,23 @@ peeks, and moves the slot only past what it holds.
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from collections.abc import Mapping, Sequence
 
 import psycopg
 from psycopg import sql
 from psycopg.rows import TupleRow
 
-from chaos.history import pgoutput
+from chaos.history import pgoutput, slot
 from chaos.history.events import Change, Commit, Effect, Ended, Row
+from chaos.history.watched import Watched, WitnessError
 
 # Messages per call: bounds memory, since the server and psycopg each hold a call's whole answer.
 # (A single transaction is never split: a larger one comes as one larger answer.)
 _BATCH = 20_000
 
-# PostgreSQL waits for every running writer before it creates a slot; one that never ends must not
-# hang the harness.
-_SLOT_TIMEOUT = timedelta(seconds=30)
-
 # PostgreSQL moves a value out of line only if it takes more than 24 bytes with its header of at
 # most four (toast_tuple_find_biggest_attribute): such a text has more than 20.
 _SHORT = 20
-
-_SESSION = """
-    SELECT set_config(name, value, false)
-    FROM (VALUES
-        ('application_name', 'leaseproof witness'),
-        ('client_encoding', 'UTF8'),
-        -- The text that column values arrive in is this session's.
-        ('TimeZone', 'UTC'),
-        ('DateStyle', 'ISO, MDY'),
-        ('IntervalStyle', 'postgres'),
-        ('bytea_output', 'hex'),
-        ('extra_float_digits', '1'),
-        -- The barrier of drain() must be on disk, and must not wait for a standby.
-        ('synchronous_commit', 'local'),
-        -- A promoted standby lets nobody write until it is witnessed.
-        ('default_transaction_read_only', 'off'),
-        -- A role's own limits are meant for applications.
-        ('statement_timeout', '0'),
-        ('lock_timeout', '0')
-    ) AS wanted (name, value)
-"""
-
-_TABLE = """
-    SELECT ARRAY(
-               SELECT a.attname::text FROM pg_attribute AS a
-               WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped
-           ),
-           ARRAY(
-               SELECT a.attname::text FROM pg_attribute AS a
-               WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped
-                 AND a.attlen = -1 AND a.attstorage <> 'p'
-           ),
-           ARRAY(
-               SELECT a.attname::text
-               FROM pg_index AS i
-               JOIN pg_attribute AS a
-                 ON a.attrelid = i.indrelid
-                AND a.attnum = ANY ((i.indkey::int2[])[0 : i.indnkeyatts - 1])
-               WHERE i.indrelid = c.oid AND i.indimmediate
-                 AND (c.relreplident = 'd' AND i.indisprimary
-                      OR c.relreplident = 'i' AND i.indisreplident)
-           )
-    FROM pg_class AS c
-    JOIN pg_namespace AS n ON n.oid = c.relnamespace
-    WHERE n.nspname = %s AND c.relname = %s AND c.relkind IN ('r', 'p')
-"""
 
 # A transaction that leaves a message in the log: its commit flushes the log, so that whatever was
 # committed before, even with synchronous_commit off, can be decoded up to the returned position.
@@ -93,25 +42,6 @@ _PEEK = """
 """
 
 _ADVANCE = "SELECT pg_replication_slot_advance(%s, %s::pg_lsn)"
-
-
-class WitnessError(Exception):
-    """The log cannot be witnessed, or says something that the history has no word for."""
-
-
-@dataclass(frozen=True, slots=True)
-class Watched:
-    """A table to watch and how to read its rows.
-
-    `table` is schema-qualified. `read` turns a row, column name to PostgreSQL's text, into an
-    event. `key` names the id column of a task table, whose `read` gives a `Row`; a table without a
-    key is append-only, and its `read` gives an `Ended` or an `Effect`.
-    """
-
-    table: str
-    columns: tuple[str, ...]
-    read: Callable[[Mapping[str, str | None]], Row | Ended | Effect]
-    key: str | None = None
 
 
 class Witness:
@@ -146,12 +76,11 @@ class Witness:
 
         Raises WitnessError if the server, the role or a table is not fit for it, saying what to do.
         """
-        session = self._connect()
+        session = slot.connect(self._dsn)
         try:
-            self._check_server(session)
-            for one in self._watched.values():
-                self._check_table(session, one)
-            self._create(session)
+            slot.check_server(session, self._name)
+            self._check_tables(session)
+            slot.create(session, self._name, self._watched.values())
         except BaseException:
             session.close()
             raise
@@ -166,11 +95,10 @@ class Witness:
         is the first on the new timeline, and what stands in the tables is what an update will not
         send (see `_whole`).
         """
-        session = self._connect()
+        session = slot.connect(self._dsn)
         try:
-            for one in self._watched.values():
-                self._check_table(session, one)
-            self._create_slot(session)
+            self._check_tables(session)
+            slot.create_slot(session, self._name)
             for one in self._watched.values():
                 if one.key is not None and self._toastable[one.table]:
                     self._learn(session, one, one.key)
@@ -247,16 +175,16 @@ class Witness:
         if self._session is not None:
             self._session.close()
         self._dsn = dsn or self._dsn
-        self._session = self._connect()
-        slot = self._session.execute(
+        self._session = slot.connect(self._dsn)
+        found = self._session.execute(
             "SELECT wal_status FROM pg_replication_slots WHERE slot_name = %s", (self._name,)
         ).fetchone()
-        if slot is None:
+        if found is None:
             raise WitnessError(
                 f"the server has no slot {self._name}: it is not the one that was witnessed so far;"
                 " open a new witness on it"
             )
-        if slot[0] == "lost":
+        if found[0] == "lost":
             raise WitnessError(
                 f"the server has dropped log that slot {self._name} still needed:"
                 " raise max_slot_wal_keep_size, or drain more often"
@@ -277,131 +205,13 @@ class Witness:
             self._session.close()
             self._session = None
         # A new session: the old one may be lost, and whether it is shows only when it is used.
-        with self._connect() as session:
-            session.execute(
-                "SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots"
-                " WHERE slot_name = %s",
-                (self._name,),
-            )
-            self._drop_publication(session)
+        with slot.connect(self._dsn) as session:
+            slot.drop(session, self._name)
         self._open = False
 
-    # Opening.
-
-    def _connect(self) -> psycopg.Connection[TupleRow]:
-        session = psycopg.connect(self._dsn, autocommit=True)
-        try:
-            session.execute(_SESSION)
-        except BaseException:
-            session.close()
-            raise
-        return session
-
-    def _check_server(self, session: psycopg.Connection[TupleRow]) -> None:
-        if session.info.server_version < 150_000:
-            raise WitnessError(
-                "PostgreSQL is older than 15, which brought column lists: upgrade it"
-            )
-        [(level, role, may_replicate)] = session.execute(
-            "SELECT current_setting('wal_level'), rolname, rolsuper OR rolreplication"
-            " FROM pg_roles WHERE rolname = current_user"
-        ).fetchall()
-        if level != "logical":
-            raise WitnessError(
-                f"wal_level is {level}: set wal_level = logical and restart the server"
-            )
-        if not may_replicate:
-            raise WitnessError(
-                f'role "{role}" may not replicate: ALTER ROLE "{role}" REPLICATION, or use one'
-                " that may"
-            )
-        left_over = session.execute(
-            "SELECT 'slot' FROM pg_replication_slots WHERE slot_name = %(name)s"
-            " UNION ALL SELECT 'publication' FROM pg_publication WHERE pubname = %(name)s",
-            {"name": self._name},
-        ).fetchone()
-        if left_over is not None:
-            raise WitnessError(
-                f"{left_over[0]} {self._name} exists: another run uses this database, or a killed"
-                f" one left it; if so, SELECT pg_drop_replication_slot('{self._name}') and"
-                f" DROP PUBLICATION {self._name}"
-            )
-
-    def _check_table(self, session: psycopg.Connection[TupleRow], one: Watched) -> None:
-        """Refuse what PostgreSQL would only refuse later, in the system's own UPDATE or DELETE."""
-        schema, dot, table = one.table.partition(".")
-        found = session.execute(_TABLE, (schema, table)).fetchone() if dot else None
-        if found is None:
-            raise WitnessError(f"there is no table {one.table} (schema-qualified name)")
-        existing, toastable, identity = found
-        if missing := set(one.columns) - set(existing):
-            raise WitnessError(f"{one.table} has no column {', '.join(sorted(missing))}")
-        if not identity:
-            # FULL is refused too: PostgreSQL does not let it go with a column list.
-            raise WitnessError(
-                f"{one.table} has no key as its replica identity, so PostgreSQL would refuse its"
-                " updates and deletes once published: give it a primary key, and ALTER TABLE"
-                f" {one.table} REPLICA IDENTITY DEFAULT"
-            )
-        if missing := set(identity) - set(one.columns):
-            raise WitnessError(
-                f"watch {', '.join(sorted(missing))} of {one.table} too: a published table's"
-                " columns must include its replica identity"
-            )
-        if one.key is not None and one.key not in identity:
-            raise WitnessError(
-                f"{one.key} is not in the replica identity of {one.table}, so its deletes would"
-                " not say which task is gone: add it to the primary key"
-            )
-        self._toastable[one.table] = frozenset(toastable) & frozenset(one.columns)
-
-    def _create(self, session: psycopg.Connection[TupleRow]) -> None:
-        # The publication comes first: decoding looks it up in the catalog as it was at each
-        # change, so a slot that is older than its publication cannot be read.
-        tables = sql.SQL(", ").join(
-            sql.SQL("TABLE {} ({})").format(
-                sql.Identifier(*one.table.split(".", 1)),
-                sql.SQL(", ").join(map(sql.Identifier, one.columns)),
-            )
-            for one in self._watched.values()
-        )
-        try:
-            session.execute(
-                sql.SQL(
-                    "CREATE PUBLICATION {} FOR {} WITH (publish_via_partition_root = true)"
-                ).format(sql.Identifier(self._name), tables)
-            )
-        except psycopg.errors.InsufficientPrivilege as error:
-            raise WitnessError(
-                f"cannot publish the watched tables ({error.diag.message_primary}): use their"
-                " owner, with CREATE on the database, or a superuser"
-            ) from error
-        try:
-            self._create_slot(session)
-        except BaseException:
-            self._drop_publication(session)
-            raise
-
-    def _create_slot(self, session: psycopg.Connection[TupleRow]) -> None:
-        milliseconds = _SLOT_TIMEOUT // timedelta(milliseconds=1)
-        session.execute("SELECT set_config('statement_timeout', %s, false)", (str(milliseconds),))
-        try:
-            session.execute(
-                "SELECT pg_create_logical_replication_slot(%s, 'pgoutput')", (self._name,)
-            )
-        except psycopg.errors.QueryCanceled as error:
-            raise WitnessError(
-                f"slot {self._name} was not created within {_SLOT_TIMEOUT.seconds} s: it waits for"
-                " every open transaction that has written; end them (pg_stat_activity)"
-            ) from error
-        except psycopg.errors.ConfigurationLimitExceeded as error:
-            raise WitnessError(
-                "all replication slots are in use: raise max_replication_slots, or drop one"
-            ) from error
-        session.execute("SELECT set_config('statement_timeout', '0', false)")
-
-    def _drop_publication(self, session: psycopg.Connection[TupleRow]) -> None:
-        session.execute(sql.SQL("DROP PUBLICATION IF EXISTS {}").format(sql.Identifier(self._name)))
+    def _check_tables(self, session: psycopg.Connection[TupleRow]) -> None:
+        for one in self._watched.values():
+            self._toastable[one.table] = slot.check_table(session, one)
 
     # Reading.
 
@@ -564,37 +374,3 @@ def _present(watched: Watched, key: str | pgoutput.Unchanged | None) -> str:
     if not isinstance(key, str):
         raise WitnessError(f"a change of {watched.table} came without its key {watched.key}")
     return key
-
-
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-_CYCLE_YEARS, _CYCLE_DAYS = 400, 146_097  # the calendar repeats
-# As PostgreSQL stores them, which counts from the year 2000.
-_INFINITE = {
-    "infinity": 2**63 - 1 + 946_684_800_000_000,
-    "-infinity": -(2**63) + 946_684_800_000_000,
-}
-
-
-def micros(text: str | None) -> int | None:
-    """PostgreSQL's ISO text of a timestamp, as whole microseconds since the Unix epoch.
-
-    Text without an offset is taken as UTC. Infinity becomes a number larger than any timestamp's,
-    minus infinity a smaller one. Raises ValueError if it is not a timestamp.
-    """
-    if text is None:
-        return None
-    if text in _INFINITE:
-        return _INFINITE[text]
-    days = 0
-    if text[4:5] != "-" or text.endswith(" BC"):
-        # Beyond Python's years 1 to 9999: read the same day of a year within, whole cycles away.
-        year, rest = text.split("-", 1)
-        number = 1 - int(year) if rest.endswith(" BC") else int(year)
-        cycles, within = divmod(number, _CYCLE_YEARS)
-        text = f"{within + _CYCLE_YEARS:04}-{rest.removesuffix(' BC')}"
-        days = (cycles - 1) * _CYCLE_DAYS
-    read = datetime.fromisoformat(text)
-    if read.tzinfo is None:
-        read = read.replace(tzinfo=UTC)
-    since = read - _EPOCH
-    return ((since.days + days) * 86_400 + since.seconds) * 1_000_000 + since.microseconds

@@ -13,6 +13,7 @@ from typing import Annotated, NoReturn
 
 import typer
 
+from chaos.directories import new_directory
 from chaos.figures.page import publish
 from chaos.hunt import generated, matrix
 from chaos.hunt.equivalent import EQUIVALENT
@@ -24,7 +25,7 @@ from chaos.keep import BREAKS
 from chaos.mutants import MUTANTS, Mutant
 from chaos.part import PartOption
 from chaos.scenario import ScenarioError
-from chaos.terminal import BROKEN, USAGE, WRONG, bar, end
+from chaos.terminal import BROKEN, USAGE, WRONG, bar, end, interrupted
 
 
 class Killers(StrEnum):
@@ -91,7 +92,7 @@ def hunt_command(
     except (*BREAKS, BrokenProcessPool) as error:
         end(f"the harness could not do its work: {error}", BROKEN)
     except KeyboardInterrupt:
-        end("interrupted; the hunters and servers are gone", 130)
+        interrupted()
     _tell(hunted, time.monotonic() - began, reports, as_json)
 
 
@@ -119,10 +120,9 @@ def _explore(wanted: Sequence[Mutant], processes: int, *, minimal: bool) -> list
 
 def _tell(hunted: Sequence[Hunted], seconds: float, reports: Path, as_json: bool) -> NoReturn:
     """Print the matrix, keep it, and end with what came of it."""
-    stamp = time.strftime("%Y%m%d-%H%M%S", time.gmtime())
     try:
         publish(
-            reports / f"hunt-{stamp}" / "matrix",
+            new_directory(reports, "hunt") / "matrix",
             "Kill matrix",
             matrix.as_text(hunted, seconds),
             matrix.page(hunted, seconds),

@@ -16,7 +16,7 @@ from typing import NamedTuple
 import psycopg
 
 from chaos.explore import crash_lives
-from chaos.explore.clause_programs import CLAUSES
+from chaos.explore.clauses.programs import CLAUSES
 from chaos.explore.crash_lives import LIVES, NAMES
 from chaos.explore.errors import ExplorerError
 from chaos.explore.program import Program, Violation
@@ -32,8 +32,8 @@ from chaos.invariants.judge import INVARIANTS
 from chaos.mutants import Mutant, planted
 
 MOST = 120  # schedules of one program for one mutant
-# What the programs judge. The rest speaks of a whole run, or of workers as processes.
-JUDGED = frozenset(
+# The invariants that the programs meet. The rest speaks of a whole run, or of workers as processes.
+MET = frozenset(
     {
         "no-overlap",
         "fenced",
@@ -195,7 +195,7 @@ def order(baselines: Iterable[Baseline], mutant: Mutant) -> list[Baseline]:
     it only changes code of the worker, which no program runs.
     Where it is written down why nothing can catch it, none of the wide ones.
     """
-    if mutant.name in _LEFT or (mutant.invariant and mutant.invariant not in JUDGED):
+    if mutant.name in _LEFT or (mutant.invariant and mutant.invariant not in MET):
         return []
     changed = replaced(mutant)
     files = {edit.file for edit in mutant.edits}.union(*map(callers, changed or ()))

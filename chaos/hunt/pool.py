@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import multiprocessing
 import signal
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -23,6 +22,7 @@ from chaos.hunt.equivalent import EQUIVALENT
 from chaos.hunt.explorer import HUNTERS, Baseline, Stages
 from chaos.hunt.found import Hunted
 from chaos.mutants import Mutant
+from chaos.terminal import silence_psycopg
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -46,7 +46,7 @@ class _Child:
 
 def _begin(dsn: str, find: Find) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent ends us
-    logging.getLogger("psycopg").setLevel(logging.ERROR)  # sessions are cut on purpose
+    silence_psycopg()
     numbers = count(1)
 
     def create() -> str:

@@ -23,11 +23,6 @@ _ORDERS = frozenset({"terminate"})
 _SHARE = 3
 
 
-def worker_of(owner: str) -> str:
-    """The worker process in a lease's owner, which is `<worker>/<nonce>`."""
-    return owner.rsplit("/", 1)[0]
-
-
 def heard_of(history: History) -> set[str]:
     """The workers and clients that said something of what they did."""
     return {note.worker for note in history.notes if note.what != STARVED}

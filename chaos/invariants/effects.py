@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping
 from typing import NamedTuple
 
-from chaos.history.events import COMPLETED, DEAD, PENDING, RUNNING, History
+from chaos.history.events import COMPLETED, DEAD, PENDING, RUNNING, History, worker_of
 from chaos.history.lives import Life, Moved
 from chaos.history.lost import lost
-from chaos.invariants.causes import Causes, heard_of, worker_of
+from chaos.invariants.causes import Causes, heard_of
 from chaos.invariants.failing_over import allowed_losses
 from chaos.invariants.verdict import Verdict
 from chaos.invariants.words import Found, clock, many

@@ -54,7 +54,7 @@ def occurrence_once(history: History, lives: Mapping[int, Life]) -> Verdict:
             _judge_end(life, found)
     delays: list[int] = []
     skipped = 0
-    faults = _Faults(history.faults, history.phases)
+    faults = _Faults(history.faults)
     for name, planned in runs.items():
         planned.sort(key=lambda run: (run.seq, run.at))
         recurrence = history.rules.schedules.get(name)
@@ -217,7 +217,7 @@ def _judge_delays(
 class _Faults:
     """When faults were in place."""
 
-    def __init__(self, faults: Iterable[Fault], phases: Phases) -> None:
+    def __init__(self, faults: Iterable[Fault]) -> None:
         """A fault without a heal was over at once, as is a death."""
         begun: dict[tuple[str, str], int] = {}
         stretches = []

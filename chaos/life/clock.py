@@ -1,12 +1,13 @@
-"""Database time as an input: replaces `scheduler.now()` by a clock that stands until moved."""
+"""Database time as an input: `scheduler.now()` is the explorer's clock and stands until moved."""
 
 from __future__ import annotations
 
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 
 from psycopg import Connection
 
-START = datetime(2026, 1, 1, 12, tzinfo=UTC)
+from chaos.explore import clock
+from chaos.explore.clock import START
 
 
 class Clock:
@@ -15,17 +16,11 @@ class Clock:
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
         self.now = START
-        connection.execute("create schema test_clock")
-        connection.execute("create table test_clock.reading (at timestamptz not null)")
-        connection.execute("insert into test_clock.reading values (%s)", [START])
-        connection.execute(
-            "create or replace function scheduler.now() returns timestamptz"
-            " language sql stable parallel safe return (select at from test_clock.reading)"
-        )
+        clock.install_clock(connection, "scheduler")
         connection.execute("update scheduler.settings set value = 'test' where name = 'clock'")
 
     def advance(self, by: timedelta) -> datetime:
         """Move the clock and return what it reads now."""
+        clock.advance(self._connection, by)
         self.now += by
-        self._connection.execute("update test_clock.reading set at = %s", [self.now])
         return self.now

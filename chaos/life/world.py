@@ -15,7 +15,8 @@ from psycopg import Connection
 
 import scheduler
 from chaos.cluster.postgres import postgres
-from chaos.life.clock import START, Clock
+from chaos.explore.clock import START
+from chaos.life.clock import Clock
 from chaos.life.model import Kind
 from scheduler import Every, Priority, Registry, RetryPolicy
 from scheduler.recurring import Missed, OnDead
@@ -37,7 +38,7 @@ RESET = (
 # What every example leaves behind would slow down all later ones, where nothing else vacuums.
 VACUUM = (
     b"vacuum scheduler.tasks, scheduler.run_log, scheduler.schedules, scheduler.sources,"
-    b" scheduler.kind_limits, effects, test_clock.reading"
+    b" scheduler.kind_limits, effects, explorer_clock.reading"
 )
 # A second source. Roles are the server's: another database may have made it already.
 OTHER = "life_other"

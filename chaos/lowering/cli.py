@@ -2,33 +2,27 @@
 
 from __future__ import annotations
 
-import logging
 from pathlib import Path
 from typing import Annotated
 
 import psycopg
 import typer
-from rich.console import Console
 from rich.markup import escape
 
 from chaos.cluster import ClusterError
 from chaos.cluster.postgres import postgres
 from chaos.explore.errors import ExplorerError
 from chaos.explore.explore import SERVER
-from chaos.history.store import HistoryError, load
+from chaos.history.store import HistoryError
 from chaos.invariants.judge import INVARIANTS
 from chaos.lowering.projection import CannotLowerError
 from chaos.lowering.recorded import LoweredRun, lower_run, mutant_of
-from chaos.replay import HISTORY
-from chaos.terminal import BROKEN, USAGE, end, messages
-
-CANNOT = 5  # the exit code
-
-out = Console(highlight=False, soft_wrap=True)
+from chaos.saved import RunOrFile, history_of
+from chaos.terminal import BROKEN, CANNOT_LOWER, USAGE, copied, end, messages, silence_psycopg
 
 
 def lower_command(
-    run_directory: Annotated[Path, typer.Argument(metavar="RUN", help="A run's directory.")],
+    run: RunOrFile,
     invariant: Annotated[
         str | None,
         typer.Option(help="Lower the first failure of this one, not of the first that can be."),
@@ -43,15 +37,13 @@ def lower_command(
     """
     if invariant is not None and invariant not in INVARIANTS:
         end(f"no invariant is called {invariant!r}; known: {', '.join(INVARIANTS)}", USAGE)
-    path = run_directory / HISTORY if run_directory.is_dir() else run_directory
     try:
-        history = load(path)
+        history = history_of(run)
         if file is not None:
             file.open("a").close()  # or the search would be for nothing
     except (HistoryError, OSError) as error:
         end(str(error), USAGE)
-    # Connections are cut on purpose; psycopg warns of each that it then cannot roll back.
-    logging.getLogger("psycopg").setLevel(logging.ERROR)
+    silence_psycopg()
     try:
         mutant_of(history)  # before a server is started for nothing
         with postgres(settings=SERVER) as server, messages.status("") as status:
@@ -61,7 +53,7 @@ def lower_command(
 
             found = lower_run(history, server, "lower", invariant, tell)
     except CannotLowerError as error:
-        end(f"{run_directory} cannot be lowered: {error}", CANNOT)
+        end(f"{run} cannot be lowered: {error}", CANNOT_LOWER)
     except (ClusterError, ExplorerError, OSError, psycopg.Error) as error:
         end(f"the explorer could not do its work: {error}", BROKEN)
     _show(found)
@@ -90,4 +82,4 @@ def _show(found: LoweredRun) -> None:
             else "without the planted bug it is wrong, too"
         )
     for line in [*lines, "\n# As a test:\n", found.test()]:
-        out.print(line, markup=False)
+        copied.print(line, markup=False)

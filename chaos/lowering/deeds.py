@@ -7,9 +7,18 @@ from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 from chaos.explore.schedule import CRASH, LOST_REPLY, STEP
-from chaos.history.events import CANCELLED, DEAD, DISCARDED, PENDING, RUNNING, Ended, History, Row
+from chaos.history.events import (
+    CANCELLED,
+    DEAD,
+    DISCARDED,
+    PENDING,
+    RUNNING,
+    Ended,
+    History,
+    Row,
+    worker_of,
+)
 from chaos.history.lives import Life, Moved
-from chaos.invariants.causes import worker_of
 
 REAPER, OPERATOR, CLIENT = "a reaper", "an operator", "client"
 _KILLS = frozenset({"kill", "death"})

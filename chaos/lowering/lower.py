@@ -14,10 +14,10 @@ from chaos.explore.search import Tally, minimise, recheck, search
 from chaos.explore.stage import Stage
 from chaos.history.events import History
 from chaos.history.lives import lives
-from chaos.invariants.judge import INVARIANTS as JUDGED
+from chaos.invariants.judge import INVARIANTS
 from chaos.invariants.verdict import Failure
 from chaos.lowering.projection import (
-    INVARIANTS,
+    LOWERABLE,
     NAMES,
     CannotLowerError,
     Projection,
@@ -66,8 +66,8 @@ def lower(
     """
     told = lives(history)
     failed = {}
-    for name in JUDGED if invariant is None else [invariant]:
-        verdict = JUDGED[name](history, told)
+    for name in INVARIANTS if invariant is None else [invariant]:
+        verdict = INVARIANTS[name](history, told)
         if verdict.outcome == "fail":
             failed[name] = sorted(verdict.failures, key=_commit)
     if not failed:
@@ -94,7 +94,7 @@ def _commit(failure: Failure) -> float:
 
 def _preference(name: str) -> int:
     """Those that say most of the cause come first, those that cannot be lowered last."""
-    return INVARIANTS.index(name) if name in INVARIANTS else len(INVARIANTS)
+    return LOWERABLE.index(name) if name in LOWERABLE else len(LOWERABLE)
 
 
 def _find(looks: list[Projection], dsn: str, failure: Failure, tell: Tell) -> Lowered | None:

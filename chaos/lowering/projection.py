@@ -24,7 +24,7 @@ from scheduler.recurring import Missed
 NAMES = "abcdef"  # of actors: what takes more of them is not lowered
 # Those that the beginning of a history can break; the others speak of its end, of how long the
 # machine took, or of what happened outside the database.
-INVARIANTS = (
+LOWERABLE = (
     "no-overlap",
     "fenced",
     "effect-once",
@@ -59,7 +59,7 @@ def projections(
     history: History, lives: Mapping[int, Life], invariant: str, failure: Failure
 ) -> list[Projection]:
     """What to look for the failure in, the smallest first. Raises CannotLowerError."""
-    if invariant not in INVARIANTS:
+    if invariant not in LOWERABLE:
         raise CannotLowerError(
             f"{invariant} speaks of a run's end, of its time or of effects outside the database,"
             " which no order of statements decides"

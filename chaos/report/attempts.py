@@ -7,9 +7,8 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
-from chaos.history.events import RUNNING, History, Row
+from chaos.history.events import RUNNING, History, Row, worker_of
 from chaos.history.lives import Life, Moved
-from chaos.invariants.causes import worker_of
 from chaos.invariants.fencing import BY_HOLDER
 from chaos.report.statements import statement
 from chaos.report.text import plain

@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import NamedTuple
 from urllib.parse import quote
 
-from chaos.replay import SCENARIO, VERDICTS
 from chaos.report.html import text
 from chaos.report.text import plain
+from chaos.saved import SCENARIO, VERDICTS
 
 REPORT = "report.html"
 

@@ -29,10 +29,10 @@ from chaos.history.events import (
     Recurrence,
     Rules,
     Step,
+    worker_of,
 )
 from chaos.history.journal import Journal
-from chaos.history.witness import Watched
-from chaos.invariants.causes import worker_of
+from chaos.history.watched import Watched
 from chaos.mutants import Change, planted
 from chaos.systems import rows
 from chaos.systems.replies import LostReplies

@@ -16,10 +16,9 @@ from typing import Any, NamedTuple
 import psycopg
 from psycopg import Connection, sql
 
-from chaos.history.events import PENDING, RUNNING, Final, Row, Rules, Step
+from chaos.history.events import PENDING, RUNNING, Final, Row, Rules, Step, worker_of
 from chaos.history.journal import Journal
-from chaos.history.witness import Watched, micros
-from chaos.invariants.causes import worker_of
+from chaos.history.watched import Watched, micros
 from chaos.systems.system import NotOfferedError, Operation, Order, WorkerSettings
 from chaos.workload import Behaviour, Job, PlannedFailure, digest, perform
 

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Mapping
 
 from chaos.history.events import Effect, Ended, Key, Occurrence, Policy, Row
-from chaos.history.witness import micros
+from chaos.history.watched import micros
 
 
 def row(values: Mapping[str, str | None]) -> Row:

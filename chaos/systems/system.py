@@ -18,7 +18,7 @@ from typing import Literal, NamedTuple, Protocol, get_args, runtime_checkable
 from psycopg import Connection
 
 from chaos.history.events import Final, Rules
-from chaos.history.witness import Watched
+from chaos.history.watched import Watched
 from chaos.workload import Behaviour, Job
 
 Until = Literal["started", "finished"] | float

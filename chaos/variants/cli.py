@@ -11,6 +11,7 @@ from typing import Annotated, NoReturn
 
 import typer
 
+from chaos.directories import new_directory
 from chaos.figures.page import publish
 from chaos.hunt.explorer import HUNTERS, baseline
 from chaos.hunt.generated import find
@@ -18,8 +19,8 @@ from chaos.hunt.pool import FalseAlarmError, pool
 from chaos.keep import BREAKS
 from chaos.part import PartOption
 from chaos.scenario import ScenarioError
-from chaos.terminal import BROKEN, USAGE, WRONG, bar, end
-from chaos.variants import UNMODIFIED, VARIANTS, Variant, scenarios, told
+from chaos.terminal import BROKEN, USAGE, WRONG, bar, end, interrupted
+from chaos.variants import UNMODIFIED, VARIANTS, Variant, matrix, scenarios
 from chaos.variants.explorer import as_it_is, asked, search
 from chaos.variants.tried import Tried
 
@@ -74,7 +75,7 @@ def variants_command(
     except (*BREAKS, BrokenProcessPool) as error:
         end(f"the harness could not do its work: {error}", BROKEN)
     except KeyboardInterrupt:
-        end("interrupted; the searches, workers and servers are gone", 130)
+        interrupted()
     _tell(tried, wanted, time.monotonic() - began, reports, as_json)
 
 
@@ -114,15 +115,14 @@ def _tell(
     as_json: bool,
 ) -> NoReturn:
     """Print the figures, keep them, and end with what came of it."""
-    stamp = time.strftime("%Y%m%d-%H%M%S", time.gmtime())
     try:
         publish(
-            reports / f"variants-{stamp}" / "variants",
+            new_directory(reports, "variants") / "variants",
             "False alarms",
-            told.as_text(tried, variants, seconds),
-            told.page(tried, variants, seconds),
-            told.table(tried),
-            told.summary(tried, seconds),
+            matrix.as_text(tried, variants, seconds),
+            matrix.page(tried, variants, seconds),
+            matrix.table(tried),
+            matrix.summary(tried, seconds),
             as_json=as_json,
         )
     except OSError as error:

@@ -12,7 +12,7 @@ from psycopg import Connection
 
 from chaos.history.events import COMPLETED, DEAD, PENDING, RUNNING, Ended, Row, Step
 from chaos.history.journal import Journal
-from chaos.history.witness import Watched, micros
+from chaos.history.watched import Watched, micros
 from chaos.systems import Order, Queue, WorkerSettings
 from chaos.systems.queue import attempt
 from chaos.workload import Job

@@ -81,6 +81,7 @@ def test_a_run_is_judged_kept_and_can_be_judged_again(tmp_path: Path) -> None:
     red = chaos("check", worse)
     assert red.exit_code == 1
     assert "conserved" in red.stdout
+    assert "replay:" not in red.stdout  # that takes a directory
 
     unbitten = tmp_path / "unbitten.jsonl"
     faults = tuple(fault for fault in history.faults if fault.action != "bite")

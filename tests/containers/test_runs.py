@@ -11,8 +11,7 @@ from typing import Any
 
 import pytest
 
-from chaos.cli import EXIT_CODES
-from chaos.terminal import BROKEN, USAGE
+from chaos.terminal import BROKEN, EXIT_CODES, USAGE
 
 pytestmark = [pytest.mark.slow, pytest.mark.chaos_long, pytest.mark.timeout(400)]
 

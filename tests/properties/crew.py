@@ -25,8 +25,8 @@ from chaos.cluster.faketime import Clock
 from chaos.cluster.postgres import Postgres
 from chaos.cluster.toxiproxy import Proxy, Toxiproxy
 from chaos.forkserver import ForkServer
+from chaos.history.events import worker_of
 from chaos.history.journal import clock_offset, read_journals
-from chaos.invariants.causes import worker_of
 from chaos.systems import Order, WorkerSettings, system
 from chaos.testing import database
 from tests.properties.outcomes import LONG_WORK, Outcome, observed

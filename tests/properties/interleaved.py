@@ -21,7 +21,7 @@ from psycopg import Connection
 from chaos.explore import Bounds, Endings, Program, clock
 from chaos.explore.run import Trace, run
 from chaos.explore.schedule import CRASH, CRASH_AFTER, LOST_REPLY, STEP, Advance, Choice, Step
-from chaos.explore.scheduler_watch import INVARIANTS, Watch
+from chaos.explore.scheduler_watch import WATCHED, Watch
 from chaos.explore.stage import Stage
 from chaos.history.events import Note
 from chaos.invariants.keys import key_once
@@ -75,7 +75,7 @@ def theatre(dsn: str) -> Iterator[Theatre]:
         TASKS,
         ATTEMPTS,
         CLAIMS,
-        invariants=(*INVARIANTS, key_once),
+        invariants=(*WATCHED, key_once),
         notes=lambda: tuple(made.notes),
     )
 

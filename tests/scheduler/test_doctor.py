@@ -153,7 +153,7 @@ def test_another_version_s_schema_fails(db: Connection, change: str, words: str)
 
 
 def test_a_test_s_clock_fails(db: Connection, clock: Clock) -> None:
-    finding(clock_source(db), "fail", "test_clock.reading")
+    finding(clock_source(db), "fail", "explorer_clock.reading")
 
 
 @pytest.mark.parametrize(

@@ -14,6 +14,7 @@ from chaos.cluster.postgres import postgres
 from chaos.cluster.standby import Standby, standby
 from scheduler import Attempt, Registry, enqueue, migrate
 from scheduler.session import connect_worker
+from tests.chaos.cluster.following import catch_up
 from tests.scheduler.working import (
     LEASE,
     WORKERS,
@@ -63,7 +64,7 @@ def test_a_worker_goes_on_at_the_promoted_standby_and_listens_there(second: Stan
             across = enqueue(db, long, 1)
             assert started.wait(30)
             listening(db)
-        second.catch_up()
+        catch_up(second)
         second.primary.crash()
         second.promote()
         with connect(second.dsn()) as db:
@@ -91,7 +92,7 @@ def test_no_session_of_a_worker_stays_at_a_server_that_became_read_only(second: 
         over(before, enqueue(before, effect, 1))
         theirs = f"select from pg_stat_activity where {WORKERS}".encode()
         assert len(before.execute(theirs).fetchall()) == 3
-        second.catch_up()
+        catch_up(second)
         second.promote()
         before.execute("alter system set default_transaction_read_only = on")
         before.execute("select pg_reload_conf()")

@@ -11,7 +11,8 @@ import pytest
 from psycopg import Connection
 from psycopg.rows import dict_row
 
-from chaos.life.clock import START, Clock
+from chaos.explore.clock import START
+from chaos.life.clock import Clock
 from scheduler import (
     AccessError,
     Attempt,

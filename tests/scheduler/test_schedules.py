@@ -14,7 +14,8 @@ import pytest
 from psycopg import Connection
 
 import scheduler.upkeep
-from chaos.life.clock import START, Clock
+from chaos.explore.clock import START
+from chaos.life.clock import Clock
 from scheduler import (
     AccessError,
     Attempt,

@@ -9,7 +9,7 @@ from datetime import timedelta
 import psycopg
 import pytest
 
-from chaos.life.clock import START
+from chaos.explore.clock import START
 from scheduler.lease import Attempt, Lease
 from scheduler.watchdog import Watchdog
 from scheduler.wire import WorkerConnection

@@ -8,7 +8,8 @@ from datetime import timedelta
 import pytest
 from psycopg import Connection
 
-from chaos.life.clock import START, Clock
+from chaos.explore.clock import START
+from chaos.life.clock import Clock
 from scheduler.service.database import Database
 from scheduler.service.kept import Kept
 from scheduler.service.throughput import last_hour
@@ -23,15 +24,15 @@ MINUTE = timedelta(minutes=1)
 def clock(db: Connection) -> Iterator[Clock]:
     """The database's time; the real one again at the end, as others use this database."""
     clock = Clock(db)
-    db.execute("grant usage on schema test_clock to public")
-    db.execute("grant select on test_clock.reading to public")
+    db.execute("grant usage on schema explorer_clock to public")
+    db.execute("grant select on explorer_clock.reading, explorer_clock.ticks to public")
     yield clock
     db.execute(
         "create or replace function scheduler.now() returns timestamptz"
         " language sql stable parallel safe return statement_timestamp()"
     )
     db.execute("update scheduler.settings set value = 'statement_timestamp()' where name = 'clock'")
-    db.execute("drop schema test_clock cascade")
+    db.execute("drop schema explorer_clock cascade")
 
 
 def ended(db: Connection, clock: Clock, outcome: str, waited: timedelta = 0 * SECOND) -> None:

@@ -15,6 +15,7 @@ from chaos.faults.fault import Injection
 from chaos.history.timelines import Timelines
 from chaos.systems import Order, system
 from chaos.workload import Job
+from tests.chaos.cluster.following import catch_up
 from tests.chaos.faults.arena import arena, struck
 from tests.chaos.invariants.build import Story, us
 
@@ -42,7 +43,7 @@ def test_a_failover_loses_what_was_committed_under_it_and_leaves_one_server_that
             assert FAILOVER.inject(where) is None
             where.leases = leases
             under_test.enqueue(second.pair_dsn(), [ORDER])
-            second.catch_up()
+            catch_up(second)
             # The standby knows of no lease: it follows on.
             assert FAILOVER.inject(where) is None
             with psycopg.connect(second.pair_dsn()) as connection:
@@ -51,7 +52,7 @@ def test_a_failover_loses_what_was_committed_under_it_and_leaves_one_server_that
                     " lease_owner = 'w1.1/a', claimed_at = scheduler.now(),"
                     " lease_expires_at = scheduler.now() + interval '1 hour'"
                 )
-            second.catch_up()
+            catch_up(second)
             strike = struck(FAILOVER, where)
             under_test.enqueue(second.pair_dsn(), [ORDER, ORDER])
             strike.heal()

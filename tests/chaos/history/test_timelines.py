@@ -17,7 +17,8 @@ from chaos.cluster.postgres import Postgres, postgres
 from chaos.cluster.standby import Standby, standby
 from chaos.history.events import Commit, Row
 from chaos.history.timelines import Timelines
-from chaos.history.witness import Watched
+from chaos.history.watched import Watched
+from tests.chaos.cluster.following import catch_up
 from tests.waiting import wait_for
 
 pytestmark = pytest.mark.slow
@@ -92,7 +93,7 @@ def test_commits_of_both_timelines_have_one_order_and_come_once() -> None:
             db.execute(INSERT, [2, ""])
             log.drain()
             db.execute(INSERT, [3, ""])
-            second.catch_up()
+            catch_up(second)
             second.cut()
             db.execute("update tasks set error = %s where id = 1", [text[::-1]])
             db.execute(INSERT, [4, ""])

@@ -18,9 +18,11 @@ from psycopg import Connection, sql
 from psycopg.conninfo import make_conninfo
 
 from chaos.cluster.postgres import Postgres, postgres
+from chaos.history import slot
 from chaos.history import witness as witness_module
 from chaos.history.events import Change, Commit, Effect, Ended, Row
-from chaos.history.witness import Watched, Witness, WitnessError, micros
+from chaos.history.watched import Watched, WitnessError, micros
+from chaos.history.witness import Witness
 
 SCHEMA = """
     CREATE SCHEMA toy;
@@ -597,7 +599,7 @@ def test_a_writer_that_never_ends_does_not_hang_the_opening(
     with psycopg.connect(empty_dsn) as writer:
         writer.execute("INSERT INTO toy.unwatched VALUES (1)")
         with monkeypatch.context() as patch:
-            patch.setattr(witness_module, "_SLOT_TIMEOUT", timedelta(milliseconds=200))
+            patch.setattr(slot, "_SLOT_TIMEOUT", timedelta(milliseconds=200))
             with pytest.raises(WitnessError, match="every open transaction that has written"):
                 witness.open()
         assert leftovers(db, witness) == []

@@ -277,7 +277,7 @@ class Story:
         """A note of the holder of `token`: by default of the latest lease."""
         token = token or self.rows[task].token
         owner = self.holders.get((task, token), "nobody")
-        self.notes.append(Note(us(at), owner.rsplit("/", 1)[0], what, task, token, owner, detail))
+        self.notes.append(Note(us(at), owner.partition("/")[0], what, task, token, owner, detail))
         return self
 
     def ran(self, task: int, start: float, finish: float, token: int | None = None) -> Story:
@@ -309,7 +309,7 @@ class Story:
     def stall(self, task: int) -> Story:
         """Stall the worker that holds this task at the moment in which its lease runs out."""
         row = self.rows[task]
-        worker = (row.owner or "nobody").rsplit("/", 1)[0]
+        worker = (row.owner or "nobody").partition("/")[0]
         at = row.expires or 0
         self.faults += [Fault(at, "stall", what, worker, "") for what in ("inject", "heal", "bite")]
         return self

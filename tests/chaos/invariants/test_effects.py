@@ -197,9 +197,9 @@ def test_an_effect_of_an_attempt_that_lost_its_lease_to_a_claim_is_explained() -
 # explained-duplicate: what explains a lost lease
 
 
-def _lost(*, renewed: float | None = None, at: float = 9) -> Story:
+def _lost(*, renewed: float | None = None, at: float = 9, owner: str | None = None) -> Story:
     """A lease of w1 on a task without effects that ran out: given at 1, renewed until 3 later."""
-    story = Story().enqueue(1, 2).claim(1, at=1, lease=3).note("started", 1, 1)
+    story = Story().enqueue(1, 2).claim(1, at=1, lease=3, owner=owner).note("started", 1, 1)
     if renewed is not None:
         story.renew(1, at=renewed, lease=3)
     story.reclaim(1, at=at, cause=False).claim(1, by="w2", at=at).complete(1, at=at + 1)
@@ -399,6 +399,13 @@ def test_a_task_that_is_a_fault_explains_what_it_kept_its_worker_from(
         assert_passes("explained-duplicate", history, judged=1)
     else:
         assert_fails("explained-duplicate", history, LOSS)
+
+
+def test_an_owner_names_its_worker_before_the_first_slash() -> None:
+    story = _lost(owner="w1/a/b")
+    assert_fails("explained-duplicate", story.history(), LOSS.replace("w1/1", "w1/a/b"))
+    story.fault("pause", "inject", at=2).fault("pause", "heal", at=3)
+    assert_passes("explained-duplicate", story.history(), judged=1)
 
 
 def test_a_worker_without_a_journal_is_not_judged() -> None:

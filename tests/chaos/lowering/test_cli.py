@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 
 from chaos.cli import app
 from chaos.history.store import save
-from chaos.replay import HISTORY
+from chaos.saved import HISTORY
 from tests.chaos.invariants.build import Story
 from tests.chaos.lowering.test_lower import double_claim
 
@@ -44,10 +44,11 @@ def test_what_cannot_be_lowered_is_said_in_one_sentence_with_a_code_of_its_own(
     tmp_path: Path,
 ) -> None:
     run = kept(double_claim(), tmp_path, "peers.procrastinate:SYSTEM")
-    done = CliRunner().invoke(app, ["lower", str(run)])
-    assert done.exit_code == 5
-    said = " ".join(done.output.split())
-    assert "cannot be lowered: the run was one of peers.procrastinate:SYSTEM" in said
+    for named in (run, run / HISTORY):
+        done = CliRunner().invoke(app, ["lower", str(named)])
+        assert done.exit_code == 5
+        said = " ".join(done.output.split())
+        assert "cannot be lowered: the run was one of peers.procrastinate:SYSTEM" in said
 
 
 @pytest.mark.parametrize(

@@ -62,9 +62,10 @@ def overwritten() -> History:
 
 def hostile() -> History:
     """One attempt, which fills the whole picture, and hostile text wherever a history has text."""
-    story, worker = Story(), "".join(HOSTILE.split())  # several targets have spaces between
+    # Several targets have spaces between them, and a worker's name ends at a slash.
+    story, worker = Story(), "".join(HOSTILE.split()).replace("/", "")
     story.enqueue(1, at=0, kind=HOSTILE, source=HOSTILE, max_attempts=1)
-    story.claim(1, by=worker, at=0.1, lease=60).note("started", 1, 0.2)
+    story.claim(1, owner=f"{worker}/{HOSTILE}", at=0.1, lease=60).note("started", 1, 0.2)
     story.note("lease-lost", 1, 20, detail=HOSTILE)
     story.fault(HOSTILE, "plan", target="", at=0, detail="1")
     story.fault("kill", "bite", target=worker, at=30, detail=HOSTILE)

@@ -10,7 +10,8 @@ import pytest
 from psycopg import sql
 
 from chaos.history.events import Key, Occurrence, Row
-from chaos.history.witness import Witness, micros
+from chaos.history.watched import micros
+from chaos.history.witness import Witness
 from chaos.systems import Order, Until
 from chaos.systems.leaseproof import Leaseproof
 from chaos.workload import Job

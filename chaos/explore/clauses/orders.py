@@ -15,9 +15,9 @@ import psycopg
 from psycopg import Connection
 
 from chaos.explore import clock
-from chaos.explore.clause_actors import plainly
-from chaos.explore.clause_calls import SCHEDULES, declared, planned
-from chaos.explore.clause_setting import Act, hour, known, sql, take
+from chaos.explore.clauses.actors import plainly
+from chaos.explore.clauses.calls import SCHEDULES, declared, planned
+from chaos.explore.clauses.setting import Act, hour, known, sql, take
 from chaos.explore.crash_actors import WORK
 from chaos.explore.program import Endings
 from chaos.explore.run import Bounds

@@ -10,8 +10,8 @@ from datetime import timedelta
 from functools import partial
 
 from chaos.explore import clock
-from chaos.explore.clause_actors import take
-from chaos.explore.clause_calls import (
+from chaos.explore.clauses.actors import take
+from chaos.explore.clauses.calls import (
     AT,
     LATE,
     OTHER,
@@ -25,7 +25,7 @@ from chaos.explore.clause_calls import (
     over,
     several,
 )
-from chaos.explore.clause_told import told
+from chaos.explore.clauses.told import told
 from chaos.explore.crash_actors import WORK
 from chaos.explore.scheduler_actors import KIND
 from chaos.explore.scheduler_programs import Known

@@ -8,12 +8,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from functools import partial
 
-from chaos.explore import clause_actors as act
-from chaos.explore import clause_claims as claims
-from chaos.explore import clause_orders as orders
-from chaos.explore import clause_rules as rules
-from chaos.explore import clause_tasks as tasks
-from chaos.explore.clause_setting import Act, end_one, hour, known, reclaim_all, take
+from chaos.explore.clauses import actors as act
+from chaos.explore.clauses import claims, orders, rules, tasks
+from chaos.explore.clauses.setting import Act, end_one, hour, known, reclaim_all, take
 from chaos.explore.crash_actors import cap
 from chaos.explore.scheduler_programs import Known
 from scheduler.access import limit_source

@@ -9,8 +9,8 @@ from functools import partial
 from psycopg import Connection
 
 from chaos.explore import clock
-from chaos.explore.clause_setting import sql
-from chaos.explore.clause_told import BEGAN, Call
+from chaos.explore.clauses.setting import sql
+from chaos.explore.clauses.told import BEGAN, Call
 from chaos.explore.crash_actors import WORK
 from chaos.explore.scheduler_actors import KIND, LEASE
 from scheduler import (

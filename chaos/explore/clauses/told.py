@@ -1,6 +1,6 @@
 """One client's calls, one after the other: what each answers and which rows it changes, as text.
 
-For calls that do more than one invariant could say. What they must tell stands in `told/*.txt`, to
+For calls that do more than one invariant could say. What they must tell stands in `texts/*.txt`, to
 be read: any other answer, row, column or wake-up is a failure. Races are for other programs.
 """
 
@@ -18,7 +18,7 @@ import psycopg
 from psycopg import Connection
 
 from chaos.explore import clock
-from chaos.explore.clause_actors import plainly
+from chaos.explore.clauses.actors import plainly
 from chaos.explore.crash_lives import RESET, install
 from chaos.explore.program import Endings, Program
 from chaos.explore.run import Bounds
@@ -29,7 +29,7 @@ from scheduler.lease import Attempt
 
 Call = Callable[[Connection], object]
 
-_TOLD = Path(__file__).with_name("told")
+_TEXTS = Path(__file__).with_name("texts")
 BEGAN = clock.START + timedelta(milliseconds=1)
 # The audit is never cleared, so its rows are numbered from where this program began.
 _ROWS = """
@@ -57,7 +57,7 @@ Rows = dict[str, dict[str, object]]
 def told(
     name: str, about: str, calls: Sequence[Call], *, tasks: int = 0, rows: str = ""
 ) -> tuple[str, Known]:
-    """A program of one actor, whose calls tell what is in `told/<name>.txt`.
+    """A program of one actor, whose calls tell what is in `texts/<name>.txt`.
 
     rows: what is done by hand before, to so many tasks that are due.
     """
@@ -75,7 +75,7 @@ def told(
         install=install,
         advance=clock.advance,
         autocommit=True,
-        imported=f"chaos.explore.clause_programs:CLAUSES['told_{name}'].program",
+        imported=f"chaos.explore.clauses.programs:CLAUSES['told_{name}'].program",
     )
     return f"told_{name}", Known(program, Bounds(preemptions=None), about)
 
@@ -116,8 +116,8 @@ def _settled(returned: object) -> object:
 
 def _tell(connection: Connection, name: str, calls: Sequence[Call]) -> None:
     # Each call's text begins with its number; how the lines are broken does not matter.
-    expected = re.split(r"^\d+: ", (_TOLD / f"{name}.txt").read_text(), flags=re.M)[1:]
-    assert len(expected) == len(calls), f"told/{name}.txt tells of {len(expected)} calls"
+    expected = re.split(r"^\d+: ", (_TEXTS / f"{name}.txt").read_text(), flags=re.M)[1:]
+    assert len(expected) == len(calls), f"texts/{name}.txt tells of {len(expected)} calls"
     found = answers(connection, calls)
     for number, (text, wanted) in enumerate(zip(found, expected, strict=True), 1):
         assert text.split() == wanted.split(), f"call {number} tells\n{text}\nnot\n{wanted}"

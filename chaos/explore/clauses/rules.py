@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from datetime import timedelta
 
 from chaos.explore import clock
-from chaos.explore.clause_calls import (
+from chaos.explore.clauses.calls import (
     AT,
     OTHER,
     SCHEDULES,
@@ -23,8 +23,8 @@ from chaos.explore.clause_calls import (
     planned,
     second,
 )
-from chaos.explore.clause_setting import sql
-from chaos.explore.clause_told import told
+from chaos.explore.clauses.setting import sql
+from chaos.explore.clauses.told import told
 from chaos.explore.crash_actors import WORK
 from chaos.explore.scheduler_actors import KIND
 from chaos.explore.scheduler_programs import Known

@@ -6,8 +6,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 
-from chaos.explore import clause_actors as act
-from chaos.explore.clause_setting import Act, hour, known, sql, take
+from chaos.explore.clauses import actors as act
+from chaos.explore.clauses.setting import Act, hour, known, sql, take
 from chaos.explore.scheduler_actors import KIND
 from chaos.explore.scheduler_programs import Known
 from scheduler.dispatch import declare_limits

@@ -7,8 +7,8 @@ from functools import partial
 
 from psycopg import Connection
 
-from chaos.explore import clause_actors as act
 from chaos.explore import clock
+from chaos.explore.clauses import actors as act
 from chaos.explore.crash_actors import OVER
 from chaos.explore.crash_lives import RESET, install
 from chaos.explore.program import Actor, Endings, Program
@@ -96,6 +96,6 @@ def known(
         install=install,
         advance=clock.advance,
         autocommit=True,
-        imported=f"chaos.explore.clause_programs:CLAUSES[{name!r}].program",
+        imported=f"chaos.explore.clauses.programs:CLAUSES[{name!r}].program",
     )
     return name, Known(program, Bounds(preemptions=None), about)
