@@ -79,9 +79,7 @@ EQUIVALENT: dict[str, str] = {
     ),
     "enqueue_unique(): without standing.unique_until = 'started'": _SCOPES,
     "requeue(): without live.unique_until = 'started'": _SCOPES,
-    "requeue(): without looks := looks - 1": _RIVALS,
-    "requeue(): looks - 1 is its left side": _RIVALS,
-    "requeue(): if looks = 0: never": _RIVALS,
+    "requeue(): if look = 10: never": _RIVALS,
     "declare_schedules(): without LIMIT 1": "INTO takes the first row, however many there are",
     "declare_schedules(): compared without standing.application": (
         "only a schedule that is declared no more goes to another application, and that it is"

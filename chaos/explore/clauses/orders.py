@@ -25,6 +25,7 @@ from chaos.explore.scheduler_actors import KIND
 from chaos.explore.scheduler_programs import Known, ended_well
 from scheduler import AccessError, Unique, cancel, discard, enqueue_unique, requeue
 from scheduler.access import limit_source, restrict_kind
+from scheduler.dispatch import declare_limits
 from scheduler.finish import fail
 from scheduler.lease import Lease
 from scheduler.schedules import pause_schedules, resume_schedules, run_schedule
@@ -233,6 +234,39 @@ def _paused_twice() -> tuple[str, Known]:
     return name, replace(made, program=replace(made.program, at_end=ended))
 
 
+def _limited_twice() -> tuple[str, Known]:
+    """Of two workers that declare the same new limit the second finds it declared."""
+    call: Act = partial(declare_limits, limits={"a": 1})
+
+    def ended(connection: Connection, endings: Endings) -> None:
+        ended_well(connection, endings)
+        found = connection.execute(
+            "select kind from scheduler.audit where id > (select last_value from explorer_audited)"
+        ).fetchall()
+        assert found == [("a",)], f"the audit of one limit has {found}"
+
+    name, made = known(
+        "limit_twice",
+        "two workers declare the same new limit",
+        {"a": call, "b": call},
+        tasks=0,
+        rows=_AUDITED,
+    )
+    return name, replace(made, program=replace(made.program, at_end=ended))
+
+
+def _limited_as_it_is() -> tuple[str, Known]:
+    """Whoever declares what is so already waits for nobody who has the limit's record."""
+    call: Act = partial(declare_limits, limits={"a": 1})
+    return known(
+        "limit_stands",
+        "a worker declares a limit as it is while somebody else has it locked",
+        {"a": call, "b": partial(_holder, row="kind_limits where kind = 'a'")},
+        tasks=0,
+        rows="insert into scheduler.kind_limits (kind, max_running) values ('a', 1)",
+    )
+
+
 def programs() -> Iterator[tuple[str, Known]]:
     """All of them, by name."""
     two: Act = partial(cancel, tasks=[1, 2])
@@ -307,6 +341,8 @@ def programs() -> Iterator[tuple[str, Known]]:
     )
     yield _restricted_twice()
     yield _paused_twice()
+    yield _limited_twice()
+    yield _limited_as_it_is()
     yield known(
         "plan_twice",
         "two planners that have read the same pass over what the other has",

@@ -46,6 +46,8 @@ def programs() -> Iterator[tuple[str, Known]]:
         [
             lambda c: declare_limits(c, {"b": 2, "a": 1, "none": None}),
             lambda c: declare_limits(c, {"a": 1, "b": 3}),
+            lambda c: declare_limits(c, {"a": 3}),
+            lambda c: declare_limits(c, {"a": 1}),
             lambda c: declare_limits(c, {"a": None}),
             lambda c: declare_limits(c, {"a": None}),
             sql("select scheduler.declare_limits('{a,a}', '{1,2}')"),

@@ -425,10 +425,9 @@ create function scheduler.requeue(ids bigint[], stated_source text default null)
     language plpgsql security definer
     set search_path = pg_catalog, pg_temp as $$
 declare
-    looks integer := 10;
-    back  bigint[];
+    back bigint[];
 begin
-    loop
+    for look in 1..10 loop
         begin
             with newest as materialized (
                 select max(id) as id
@@ -464,11 +463,10 @@ begin
                 from done
                 having count(*) > 0
             )
-            select array_agg(id) into back from done;
+            select array(select id from done) into back;
             exit;
         exception when unique_violation then
-            looks := looks - 1;
-            if looks = 0 then
+            if look = 10 then
                 raise;
             end if;
         end;
