@@ -305,10 +305,8 @@ def _look(stage: Stage, hunter: Hunter) -> tuple[Trace | None, int]:
 
 
 def _kill(name: str, violation: Violation, seconds: float, replay: str) -> Kill:
-    said = violation.sentence
-    if violation.what == "actor":
-        said = said.partition(" raised AssertionError: ")[2] or said
-    first, _, rest = said.partition(": ")
-    invariant = first if first in INVARIANTS else None
-    sentence = rest if invariant else f"{violation.what}: {violation.sentence}"
+    invariant = violation.named if violation.named in INVARIANTS else None
+    sentence = f"{violation.what}: {violation.sentence}"
+    if invariant is not None:
+        sentence = violation.said.removeprefix(f"{invariant}: ")
     return Kill(f"explorer: {name}", invariant, sentence, seconds, replay)
