@@ -40,8 +40,8 @@ class Hunted:
     """One mutant after the hunt.
 
     named: the invariant that must catch it; empty if any may. kill: by that invariant. others: what
-    else was found until then. schedules, runs: of the explorer and of scenarios, for this mutant.
-    reason: why nothing can catch it, where that is written down.
+    else was found until then. schedules, runs, examples: of the explorer, of scenarios and of the
+    state machine, for this mutant. reason: why nothing can catch it, where that is written down.
     """
 
     mutant: str
@@ -52,6 +52,7 @@ class Hunted:
     schedules: int = 0
     seconds: float = 0.0
     runs: int = 0
+    examples: int = 0
     reason: str = ""
     broke: str = ""
 
@@ -65,7 +66,8 @@ class Hunted:
             return "killed"
         if self.broke:
             return "broken"
-        if not (self.others or self.schedules or self.runs or self.reason):
+        looked = self.schedules or self.runs or self.examples
+        if not (self.others or looked or self.reason):
             return "unmet"
         if self.others:
             return "by another"

@@ -56,6 +56,7 @@ def as_text(hunted: Sequence[Hunted], seconds: float) -> str:
                     "others": [kill._asdict() for kill in one.others],
                     "schedules": one.schedules,
                     "runs": one.runs,
+                    "examples": one.examples,
                     "seconds": round(one.seconds, 3),
                     "reason": one.reason,
                     "broke": one.broke,

@@ -112,6 +112,18 @@ def test_the_state_machine_catches_what_programs_left_and_is_quiet_otherwise(
     assert machine.alarm(worlds) == ""
 
 
+def test_a_mutant_that_only_the_state_machine_looked_at_has_survived(
+    worlds: machine.Worlds,
+) -> None:
+    mutant = MUTANTS["listens-once"]  # which changes nothing that the machine can see
+    unmet = Hunted(mutant.name, "", "")
+    found = machine.hunt(unmet, mutant, worlds, most=3)
+    assert (unmet.result, found.result, found.held) == ("unmet", "survived", False)
+    assert found.examples == 3
+    [told] = json.loads(matrix.as_text([found], 1.0))["mutants"]
+    assert (told["examples"], told["result"]) == (3, "survived")
+
+
 def test_an_equivalent_mutant_survives_and_is_told(stages: Stages) -> None:
     found = hunted(generated()["complete: task.id descending"], stages)
     assert (found.result, found.held) == ("survived", False)
