@@ -10,6 +10,8 @@ import pytest
 from typer.testing import CliRunner
 
 from chaos.cli import app
+from chaos.hunt.found import Hunted, Kill
+from chaos.hunt.pool import FalseAlarmError
 
 
 @pytest.mark.slow
@@ -50,6 +52,48 @@ def test_a_hunt_prints_and_keeps_the_matrix_and_ends_by_its_result(
 def test_a_mistake_is_answered_with_the_way_out(arguments: list[str], says: str) -> None:
     done = CliRunner().invoke(app, ["hunt", *arguments])
     assert (done.exit_code, says in " ".join(done.output.split())) == (2, True), done.output
+
+
+KILL = Kill("explorer: fence", "fenced", "wrong", 1.0, "a b")
+KILLED = Hunted("one", "a bug", "fenced", kill=KILL)
+BROKE = Hunted("one", "a bug", "fenced", broke="fence: the server is gone")
+OTHER = Hunted("one", "a bug", "not-early", others=(KILL,), schedules=1)
+SURVIVED = Hunted("one", "a bug", "fenced", schedules=1)
+STALE = Hunted("one", "a bug", "fenced", kill=KILL, reason="nobody can tell")
+UNMET = Hunted("one", "a bug", "fenced")
+
+
+@pytest.mark.parametrize(
+    ("hunted", "code"),
+    [
+        ([KILLED, UNMET], 0),
+        ([KILLED, BROKE], 4),
+        ([BROKE, OTHER], 1),
+        ([BROKE, SURVIVED], 1),
+        ([BROKE, STALE], 1),
+    ],
+)
+def test_what_the_hunt_found_weighs_more_than_that_a_hunter_broke(
+    hunted: list[Hunted], code: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("chaos.hunt.cli._explore", lambda *_, **__: hunted)
+    rest = ["--killers", "explorer", "--reports", str(tmp_path)]
+    done = CliRunner().invoke(app, ["hunt", *rest])
+    assert done.exit_code == code, done.output
+
+
+@pytest.mark.parametrize("command", ["hunt", "variants"])
+def test_a_failure_of_the_unmodified_scheduler_ends_it_with_1(
+    command: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def cry(*_: object, **__: object) -> None:
+        raise FalseAlarmError("the unmodified scheduler fails in fence")
+
+    monkeypatch.setattr(f"chaos.{command}.cli._explore", cry)
+    done = CliRunner().invoke(app, [command])
+    assert (done.exit_code, "unmodified scheduler fails" in done.output) == (1, True)
+    told = " ".join(CliRunner().invoke(app, [command, "--help"]).output.split())
+    assert "the unmodified scheduler" in told
 
 
 def test_a_hunter_that_dies_is_the_harnesss_fault(monkeypatch: pytest.MonkeyPatch) -> None:
