@@ -25,8 +25,8 @@ from chaos.explore.scheduler_programs import PROGRAMS
 from chaos.explore.search import Tally
 from chaos.invariants.verdict import Outcome
 from chaos.mutants import MUTANTS, planted
-from chaos.systems import UnknownSystemError, system
 from chaos.terminal import BROKEN, USAGE, end, messages
+from chaos.variants import VARIANTS
 
 EXIT_CODES: dict[Outcome, int] = {"pass": 0, "fail": 1, "inconclusive": 3}
 KNOWN = {**PROGRAMS, **CLAUSES}
@@ -68,7 +68,8 @@ def explore_command(
 ) -> None:
     """Run every interleaving of the scheduler's statements that the bounds allow."""
     programs = {name: life.program for name, life in LIVES.items()} if crash else ALL
-    mutant = _checked(program, list(programs), system_name, schedule)
+    mutant = _mutant(system_name)
+    _check(program, list(programs), schedule)
     # Connections are cut on purpose; psycopg warns of each that it then cannot roll back.
     logging.getLogger("psycopg").setLevel(logging.ERROR)
     try:
@@ -168,16 +169,30 @@ def _show_test(program: Program, failure: Trace, mutant: str | None) -> None:
     out.print(pytest_function(program, failure.choices, failure.violation, mutant), markup=False)
 
 
-def _checked(
-    program: str | None, known: list[str], system_name: str, schedule: str | None
-) -> str | None:
-    """The mutant's name, if the system has one; ends with a usage error for unknown names."""
-    try:
-        system(system_name)
-    except UnknownSystemError as error:
-        end(str(error), USAGE)
+def _mutant(system_name: str) -> str | None:
+    """The planted bug's name, if the system has one; ends with a usage error for other systems."""
+    if system_name == "leaseproof":
+        return None
+    base, _, name = system_name.partition(":")
+    if base == "leaseproof" and name in VARIANTS:
+        end(
+            f"{name} is a correct variant: `chaos variants --only {name} --runs 0` explores it",
+            USAGE,
+        )
+    if base != "leaseproof" or name not in MUTANTS:
+        known = ", ".join(["leaseproof", *(f"leaseproof:{known}" for known in MUTANTS)])
+        end(
+            f"{system_name!r} cannot be explored here, since the programs call leaseproof's own"
+            f" functions; known systems: {known}; for your own code there is"
+            " chaos.explore.explore",
+            USAGE,
+        )
+    return name
+
+
+def _check(program: str | None, known: list[str], schedule: str | None) -> None:
+    """End with a usage error for an unknown program, and for a schedule of none."""
     if program is not None and program not in known:
         end(f"no program {program!r} is known; known programs: {', '.join(known)}", USAGE)
     if schedule is not None and program is None:
         end("--replay needs the program that the schedule belongs to", USAGE)
-    return system_name.partition(":")[2] or None

@@ -45,9 +45,25 @@ def test_one_schedule_is_replayed(system: str, code: int) -> None:
         (["claims", "--system", "other"], "known systems"),
         (["--replay", "a b"], "needs the program"),
         (["claims", "--replay", "a B"], "'B' is no step"),
+        (["zombie", "--system", "leaseproof:no-such"], "known systems: leaseproof, leaseproof:"),
+        (
+            ["zombie", "--system", "leaseproof:serializable"],
+            "a correct variant: `chaos variants --only serializable --runs 0` explores it",
+        ),
+        (
+            ["zombie", "--system", "leaseproof:serializable", "--replay", "a"],
+            "serializable is a correct variant",
+        ),
+        (["zombie", "--system", "examples.letterbox.adapter:QUEUE"], "chaos.explore.explore"),
     ],
 )
-def test_a_mistake_is_answered_with_the_way_out(arguments: list[str], says: str) -> None:
+def test_a_mistake_is_answered_with_the_way_out(
+    arguments: list[str], says: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def started(*_: object, **__: object) -> None:
+        raise AssertionError("a server is started for nothing")
+
+    monkeypatch.setattr("chaos.explore.cli.postgres", started)
     done = CliRunner().invoke(app, arguments)
     assert done.exit_code == 2
     assert says in " ".join(done.output.split())
