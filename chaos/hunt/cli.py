@@ -19,7 +19,7 @@ from chaos.hunt.equivalent import EQUIVALENT
 from chaos.hunt.explorer import HUNTERS
 from chaos.hunt.found import Hunted
 from chaos.hunt.pool import FalseAlarmError, pool
-from chaos.hunt.scenarios import hunt_in_scenario
+from chaos.hunt.scenarios import hunt_in_scenario, try_without_bugs
 from chaos.keep import BREAKS
 from chaos.mutants import MUTANTS, Mutant
 from chaos.part import PartOption
@@ -86,6 +86,8 @@ def hunt_command(
         if killers is not Killers.scenarios:
             hunted = _explore(wanted, processes, minimal=not of_sql)
         if killers is not Killers.explorer and not of_sql:
+            left = [one.mutant for one in hunted if not one.kill]
+            try_without_bugs(left, scenarios, reports)
             hunted = [
                 one if one.kill else hunt_in_scenario(one, scenarios, reports) for one in hunted
             ]
