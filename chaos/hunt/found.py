@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import shlex
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
+
+from chaos.mutants import MUTANTS, Mutant
 
 Result = Literal["killed", "by another", "equivalent", "survived", "stale", "broken", "unmet"]
 
@@ -24,8 +27,8 @@ class Kill(NamedTuple):
 
     hunter: the explorer's program, the state machine or the scenario. invariant: None for what no
     invariant names: an actor that raises, or waits for ever. sentence: what was found. seconds:
-    from when the hunt for this mutant began. replay: the schedule, or the command that shows the
-    failure again; of the state machine how many steps it took, and the last.
+    from when the hunt for this mutant began. replay: the command that shows the failure again.
+    schedule: of the explorer; of the state machine how many steps it took, and the last.
     """
 
     hunter: str
@@ -33,6 +36,13 @@ class Kill(NamedTuple):
     sentence: str
     seconds: float
     replay: str
+    schedule: str = ""
+
+
+def hunt_again(mutant: Mutant) -> str:
+    """The command that hunts this mutant alone."""
+    generated = () if mutant.name in MUTANTS else ("--generated",)
+    return shlex.join(["chaos", "hunt", *generated, "--only", mutant.name])
 
 
 @dataclass(frozen=True, slots=True)

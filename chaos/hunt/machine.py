@@ -19,7 +19,7 @@ from hypothesis import HealthCheck, Phase, seed, settings
 from hypothesis.errors import FlakyFailure
 from hypothesis.stateful import run_state_machine_as_test
 
-from chaos.hunt.found import Hunted, Kill
+from chaos.hunt.found import Hunted, Kill, hunt_again
 from chaos.hunt.functions import besides, replaced, standing
 from chaos.life.machine import TaskLife
 from chaos.life.world import World, world
@@ -88,7 +88,10 @@ def hunt(before: Hunted, mutant: Mutant, worlds: Worlds, most: int = MOST) -> Hu
         with place as changed:
             error, examples = _failure(changed, most)
     seconds = before.seconds + time.monotonic() - began
-    kill = None if error is None else Kill(NAME, None, _sentence(error), seconds, _replay(error))
+    kill = None
+    if error is not None:
+        again = hunt_again(mutant)
+        kill = Kill(NAME, None, _sentence(error), seconds, again, _schedule(error))
     broke = "" if kill else before.broke
     return replace(before, kill=kill, examples=examples, seconds=seconds, broke=broke)
 
@@ -138,6 +141,6 @@ def _steps(error: BaseException) -> list[str]:
     return [note for note in notes if note.startswith("state.")]
 
 
-def _replay(error: BaseException) -> str:
+def _schedule(error: BaseException) -> str:
     steps = [step for step in _steps(error) if step != "state.teardown()"]
     return f"{len(steps)} steps, the last {steps[-1]}" if steps else "before the first step"
