@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Annotated
 
@@ -67,6 +68,19 @@ def explore_command(
     ] = False,
 ) -> None:
     """Run every interleaving of the scheduler's statements that the bounds allow."""
+    bounds = {"--preemptions": preemptions is not None, "--schedules": schedules is not None}
+    if figures:
+        others = {
+            "a program": program is not None,
+            "--system": system_name != "leaseproof",
+            "--replay": schedule is not None,
+            "--crash-points": crash,
+        }
+        _refuse(others | bounds, "--figures measures the explorer with programs of its own")
+    if schedule is not None:
+        _refuse(bounds, "--replay runs the one schedule that it is given")
+    if crash:
+        _refuse(bounds, "--crash-points breaks a life once at each point in each way")
     programs = {name: life.program for name, life in LIVES.items()} if crash else ALL
     mutant = _mutant(system_name)
     _check(program, list(programs), schedule)
@@ -167,6 +181,12 @@ def _show_test(program: Program, failure: Trace, mutant: str | None) -> None:
     assert failure.violation is not None
     out.print("\n# As a test:\n", markup=False)
     out.print(pytest_function(program, failure.choices, failure.violation, mutant), markup=False)
+
+
+def _refuse(given: Mapping[str, bool], why: str) -> None:
+    """End with a usage error for what was given and would be ignored."""
+    if named := [what for what, is_given in given.items() if is_given]:
+        end(f"{why}: leave {' and '.join(named)} out", USAGE)
 
 
 def _mutant(system_name: str) -> str | None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+
 import pytest
 import typer
 from typer.testing import CliRunner
@@ -54,6 +56,22 @@ def test_one_schedule_is_replayed(system: str, code: int) -> None:
             ["zombie", "--system", "leaseproof:serializable", "--replay", "a"],
             "serializable is a correct variant",
         ),
+        (
+            ["zombie", "--figures", "--system", "leaseproof:renews-by-id", "--schedules", "1"],
+            "--figures measures the explorer with programs of its own: leave a program and"
+            " --system and --schedules out",
+        ),
+        (["--figures", "--crash-points", "--preemptions", "1"], "leave --crash-points and --pre"),
+        (["zombie", "--figures", "--replay", "a"], "leave a program and --replay out"),
+        (
+            ["effect", "--crash-points", "--preemptions", "1"],
+            "--crash-points breaks a life once at each point in each way: leave --preemptions out",
+        ),
+        (["--crash-points", "--schedules", "1"], "leave --schedules out"),
+        (
+            ["zombie", "--replay", "a", "--preemptions", "1", "--schedules", "1"],
+            "--replay runs the one schedule that it is given: leave --preemptions and --schedules",
+        ),
         (["zombie", "--system", "examples.letterbox.adapter:QUEUE"], "chaos.explore.explore"),
     ],
 )
@@ -63,7 +81,8 @@ def test_a_mistake_is_answered_with_the_way_out(
     def started(*_: object, **__: object) -> None:
         raise AssertionError("a server is started for nothing")
 
-    monkeypatch.setattr("chaos.explore.cli.postgres", started)
+    for place in ("cli", "explore", "figures"):
+        monkeypatch.setattr(sys.modules[f"chaos.explore.{place}"], "postgres", started)
     done = CliRunner().invoke(app, arguments)
     assert done.exit_code == 2
     assert says in " ".join(done.output.split())
