@@ -86,7 +86,10 @@ def run_command(
     all_: Annotated[
         bool, typer.Option("--all", help="Run every scenario of a directory, one by one.")
     ] = False,
-    scenarios: Annotated[Path, typer.Option(help="The directory that --all runs.")] = SCENARIOS,
+    scenarios: Annotated[
+        Path | None,
+        typer.Option(help="The directory that --all runs.", show_default=str(SCENARIOS)),
+    ] = None,
     seed: Annotated[
         int | None, typer.Option(min=0, help="Instead of the scenario's own seed.")
     ] = None,
@@ -111,9 +114,11 @@ def run_command(
     """Run a scenario, judge its history, and keep both in a directory of its own."""
     if (scenario_file is None) is not all_:
         end("name a scenario file, or give --all", USAGE)
+    if scenario_file is not None and scenarios is not None:
+        end("--scenarios is the directory that --all runs: leave it out to run one file", USAGE)
     if all_ and as_json:
         end("--json is for one scenario; with --all, each run's directory has its JSON", USAGE)
-    files = [scenario_file] if scenario_file is not None else _files(scenarios)
+    files = [scenario_file] if scenario_file is not None else _files(scenarios or SCENARIOS)
     try:
         loaded = _loaded(files, scale, short, system_name)
         if summary is not None:
@@ -256,7 +261,10 @@ def soak_command(
         float | None, typer.Option(min=1, help="For how long; the last run is finished.")
     ] = None,
     runs: Annotated[int | None, typer.Option(min=1, help="How many runs.")] = None,
-    scenarios: Annotated[Path, typer.Option(help="A directory of scenarios.")] = SCENARIOS,
+    scenarios: Annotated[
+        Path | None,
+        typer.Option(help="A directory of scenarios.", show_default=str(SCENARIOS)),
+    ] = None,
     seed: Annotated[int, typer.Option(min=0, help="Of the first run; each next has one more.")] = 1,
     system_name: Annotated[
         str, typer.Option("--system", help="leaseproof, leaseproof:CHANGE or MODULE:ATTRIBUTE.")
@@ -273,8 +281,12 @@ def soak_command(
     """Run scenarios in turn, with ever new seeds, for a time; then tell what it came to."""
     if seconds is None and runs is None:
         end("say for how long: --seconds, --runs, or both", USAGE)
+    if scenario_files and scenarios is not None:
+        end("name scenario files, or give --scenarios and their directory, not both", USAGE)
     try:
-        loaded = _loaded(scenario_files or _files(scenarios), scale, short, system_name)
+        loaded = _loaded(
+            scenario_files or _files(scenarios or SCENARIOS), scale, short, system_name
+        )
     except (NotOfferedError, ScenarioError, UnknownSystemError) as error:
         end(str(error), USAGE)
     try:

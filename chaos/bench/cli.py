@@ -256,9 +256,10 @@ def _ended_well() -> Iterator[None]:
 def _measure(run: Callable[[Tell], Result], as_json_: bool, out: Path | None) -> None:
     """Run a bench with a live line of progress, then keep and show what it found."""
     with _ended_well():
+        page = _page()  # or minutes would be measured for nothing
         with _bar() as tell:
             result = run(tell)
-        _show(result, as_json_, out)
+        _show(result, page, as_json_, out)
 
 
 def _news(last: Measurement | None) -> str:
@@ -290,11 +291,11 @@ def _bar() -> Iterator[Tell]:
         yield tell
 
 
-def _show(result: Result, as_json_: bool, out: Path | None) -> None:
+def _show(result: Result, page: Callable[[Result], str], as_json_: bool, out: Path | None) -> None:
     """Keep the result and its page in a directory of its own, and print it."""
     directory = new_directory(out or Path("reports"), f"bench-{result.bench}")
     save(result, directory / "result.json")
-    (directory / "page.html").write_text(_page(result))
+    (directory / "page.html").write_text(page(result))
     if as_json_:
         sys.stdout.write(as_json(result) + "\n")
         return
@@ -305,12 +306,13 @@ def _show(result: Result, as_json_: bool, out: Path | None) -> None:
     console.print(f"result: {directory / 'result.json'}, page: {directory / 'page.html'}")
 
 
-def _page(result: Result) -> str:
+def _page() -> Callable[[Result], str]:
+    """What writes a result's page. Raises BenchError if it cannot draw."""
     try:
         from chaos.bench.page import page  # matplotlib takes a second and is an extra of its own
     except ImportError as error:
         raise BenchError("the page needs matplotlib: pip install 'leaseproof[bench]'") from error
-    return page(result)
+    return page
 
 
 def _settings(text: str) -> tuple[Setting, ...]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Annotated
 
@@ -23,8 +24,8 @@ from chaos.explore.scheduler_programs import PROGRAMS
 from chaos.explore.search import Tally
 from chaos.invariants.verdict import Outcome
 from chaos.mutants import MUTANTS, planted
-from chaos.systems import UnknownSystemError, system
 from chaos.terminal import BROKEN, EXIT_CODES, USAGE, copied, end, messages, silence_psycopg, worst
+from chaos.variants import VARIANTS
 
 KNOWN = {**PROGRAMS, **CLAUSES}
 ALL = {name: known.program for name, known in KNOWN.items()}
@@ -62,8 +63,22 @@ def explore_command(
     ] = False,
 ) -> None:
     """Run every interleaving of the scheduler's statements that the bounds allow."""
+    bounds = {"--preemptions": preemptions is not None, "--schedules": schedules is not None}
+    if figures:
+        others = {
+            "a program": program is not None,
+            "--system": system_name != "leaseproof",
+            "--replay": schedule is not None,
+            "--crash-points": crash,
+        }
+        _refuse(others | bounds, "--figures measures the explorer with programs of its own")
+    if schedule is not None:
+        _refuse(bounds, "--replay runs the one schedule that it is given")
+    if crash:
+        _refuse(bounds, "--crash-points breaks a life once at each point in each way")
     programs = {name: life.program for name, life in LIVES.items()} if crash else ALL
-    mutant = _checked(program, list(programs), system_name, schedule)
+    mutant = _mutant(system_name)
+    _check(program, list(programs), schedule)
     silence_psycopg()
     try:
         if figures:
@@ -157,16 +172,36 @@ def _show_test(program: Program, failure: Trace, mutant: str | None) -> None:
     copied.print(pytest_function(program, failure.choices, failure.violation, mutant), markup=False)
 
 
-def _checked(
-    program: str | None, known: list[str], system_name: str, schedule: str | None
-) -> str | None:
-    """The mutant's name, if the system has one; ends with a usage error for unknown names."""
-    try:
-        system(system_name)
-    except UnknownSystemError as error:
-        end(str(error), USAGE)
+def _refuse(given: Mapping[str, bool], why: str) -> None:
+    """End with a usage error for what was given and would be ignored."""
+    if named := [what for what, is_given in given.items() if is_given]:
+        end(f"{why}: leave {' and '.join(named)} out", USAGE)
+
+
+def _mutant(system_name: str) -> str | None:
+    """The planted bug's name, if the system has one; ends with a usage error for other systems."""
+    if system_name == "leaseproof":
+        return None
+    base, _, name = system_name.partition(":")
+    if base == "leaseproof" and name in VARIANTS:
+        end(
+            f"{name} is a correct variant: `chaos variants --only {name} --runs 0` explores it",
+            USAGE,
+        )
+    if base != "leaseproof" or name not in MUTANTS:
+        known = ", ".join(["leaseproof", *(f"leaseproof:{known}" for known in MUTANTS)])
+        end(
+            f"{system_name!r} cannot be explored here, since the programs call leaseproof's own"
+            f" functions; known systems: {known}; for your own code there is"
+            " chaos.explore.explore",
+            USAGE,
+        )
+    return name
+
+
+def _check(program: str | None, known: list[str], schedule: str | None) -> None:
+    """End with a usage error for an unknown program, and for a schedule of none."""
     if program is not None and program not in known:
         end(f"no program {program!r} is known; known programs: {', '.join(known)}", USAGE)
     if schedule is not None and program is None:
         end("--replay needs the program that the schedule belongs to", USAGE)
-    return system_name.partition(":")[2] or None

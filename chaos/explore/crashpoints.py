@@ -74,7 +74,8 @@ class Found(NamedTuple):
 @dataclass(frozen=True, slots=True)
 class CrashPoints:
     """The result for one program. `exercised` says how many of the `enumerated` crashes
-    took place at the very step that they were meant for."""
+    took place at the very step that they were meant for; `missing`, all that makes the evidence
+    worth less, those that did not among it."""
 
     points: tuple[Point, ...]
     enumerated: int
@@ -85,10 +86,12 @@ class CrashPoints:
 
     @property
     def outcome(self) -> Outcome:
-        """`pass` only if every point was exercised in every way and nothing failed."""
+        """`pass` only if every point was exercised in every way, nothing failed, and nothing is
+        missing."""
         if self.failures:
             return "fail"
-        return "pass" if self.points and self.exercised == self.enumerated else "inconclusive"
+        whole = self.points and self.exercised == self.enumerated and not self.missing
+        return "pass" if whole else "inconclusive"
 
     def lines(self) -> Iterator[str]:
         """For people."""

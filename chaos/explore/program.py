@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
@@ -13,6 +14,8 @@ from chaos.explore.errors import ExplorerError
 from chaos.explore.schedule import ACTOR
 
 Actor = Callable[[Connection], object]
+
+_NAMED = re.compile(r"([a-z][a-z0-9-]*): ")
 
 
 class Ending(NamedTuple):
@@ -36,6 +39,19 @@ class Violation(NamedTuple):
 
     what: str
     sentence: str
+
+    @property
+    def said(self) -> str:
+        """The sentence; of an actor whose own assertion failed, what that assertion says."""
+        if self.what == "actor":
+            return self.sentence.partition(" raised AssertionError: ")[2] or self.sentence
+        return self.sentence
+
+    @property
+    def named(self) -> str:
+        """Which invariant failed: the name that what is said begins with; empty if none is."""
+        found = _NAMED.match(self.said)
+        return found[1] if found else ""
 
 
 @dataclass(frozen=True)

@@ -125,6 +125,8 @@ def recheck(stage: Stage, trace: Trace, tally: Tally) -> None:
 def minimise(stage: Stage, trace: Trace) -> Trace:
     """The simplest schedule that fails in the same way, found by leaving out step after step.
 
+    In the same way is: the same invariant fails, where one is named.
+
     Simpler is: fewer faults, then shorter, then fewer preemptions.
     """
     best = trace
@@ -149,7 +151,11 @@ def _weight(trace: Trace) -> tuple[int, int, int]:
 def _same_failure(one: Trace, other: Trace) -> bool:
     if one.violation is None or other.violation is None:
         return False
-    return one.violation.what == other.violation.what
+    # Fewer steps may break another rule first; then the schedule would show another failure.
+    return (one.violation.what, one.violation.named) == (
+        other.violation.what,
+        other.violation.named,
+    )
 
 
 def _compare(

@@ -7,6 +7,7 @@ from mutant to mutant, since most of what a short search costs is opening one.
 
 from __future__ import annotations
 
+import shlex
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, suppress
@@ -21,15 +22,15 @@ from chaos.explore.crash_lives import LIVES, NAMES
 from chaos.explore.errors import ExplorerError
 from chaos.explore.program import Program, Violation
 from chaos.explore.run import Bounds, Trace, run
-from chaos.explore.schedule import Choice, show
+from chaos.explore.schedule import Choice, Schedule, show
 from chaos.explore.scheduler_programs import PROGRAMS
 from chaos.explore.search import Tally, minimise, search
 from chaos.explore.stage import Stage
 from chaos.hunt.equivalent import EQUIVALENT
-from chaos.hunt.found import Hunted, Kill
+from chaos.hunt.found import Hunted, Kill, hunt_again
 from chaos.hunt.functions import besides, callers, replaced, standing
 from chaos.invariants.judge import INVARIANTS
-from chaos.mutants import Mutant, planted
+from chaos.mutants import MUTANTS, Mutant, planted
 
 MOST = 120  # schedules of one program for one mutant
 # The invariants that the programs meet. The rest speaks of a whole run, or of workers as processes.
@@ -231,6 +232,7 @@ def hunt(
             for hunter in hunters:
                 try:
                     kill, looked = _try(
+                        mutant,
                         hunter,
                         stages,
                         functions or {},
@@ -265,6 +267,7 @@ def hunt(
 
 
 def _try(
+    mutant: Mutant,
     hunter: Baseline,
     stages: Stages,
     functions: Mapping[str, str],
@@ -285,14 +288,14 @@ def _try(
                 raise
             violation = Violation("setup", " ".join(str(error).split()))
             seconds = time.monotonic() - began
-            return _kill(hunter.name, violation, seconds, "before the first step"), 1
+            return _kill(mutant, hunter.name, violation, seconds, ()), 1
         seconds = time.monotonic() - began
         if trace is None or trace.violation is None:
             return None, looked
         if minimal:
             trace = minimise(stage, trace)
     assert trace.violation is not None
-    return _kill(hunter.name, trace.violation, seconds, show(trace.choices)), looked
+    return _kill(mutant, hunter.name, trace.violation, seconds, trace.choices), looked
 
 
 def _look(stage: Stage, hunter: Hunter) -> tuple[Trace | None, int]:
@@ -304,11 +307,20 @@ def _look(stage: Stage, hunter: Hunter) -> tuple[Trace | None, int]:
     return search(stage, hunter.bounds, tally, lambda tally: None), tally.schedules
 
 
-def _kill(name: str, violation: Violation, seconds: float, replay: str) -> Kill:
-    said = violation.sentence
-    if violation.what == "actor":
-        said = said.partition(" raised AssertionError: ")[2] or said
-    first, _, rest = said.partition(": ")
-    invariant = first if first in INVARIANTS else None
-    sentence = rest if invariant else f"{violation.what}: {violation.sentence}"
-    return Kill(f"explorer: {name}", invariant, sentence, seconds, replay)
+def _kill(
+    mutant: Mutant, name: str, violation: Violation, seconds: float, choices: Schedule
+) -> Kill:
+    invariant = violation.named if violation.named in INVARIANTS else None
+    sentence = f"{violation.what}: {violation.sentence}"
+    if invariant is not None:
+        sentence = violation.said.removeprefix(f"{invariant}: ")
+    again = hunt_again(mutant)
+    # That an actor waits where it should not is a failure only here, and a setup has no schedule.
+    if mutant.name in MUTANTS and violation.what not in ("wait", "setup"):
+        shows = HUNTERS[name].shows.split()
+        system = f"leaseproof:{mutant.name}"
+        again = shlex.join(
+            ["chaos", "explore", *shows, "--system", system, "--replay", show(choices)]
+        )
+    schedule = show(choices) or "before the first step"
+    return Kill(f"explorer: {name}", invariant, sentence, seconds, again, schedule)

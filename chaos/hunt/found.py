@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import shlex
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
+
+from chaos.mutants import MUTANTS, Mutant
 
 Result = Literal["killed", "by another", "equivalent", "survived", "stale", "broken", "unmet"]
 
@@ -25,8 +28,8 @@ class Kill(NamedTuple):
 
     hunter: the explorer's program, the state machine or the scenario. invariant: None for what no
     invariant names: an actor that raises, or waits for ever. sentence: what was found. seconds:
-    from when the hunt for this mutant began. replay: the schedule, or the command that shows the
-    failure again; of the state machine how many steps it took, and the last.
+    from when the hunt for this mutant began. replay: the command that shows the failure again.
+    schedule: of the explorer; of the state machine how many steps it took, and the last.
     """
 
     hunter: str
@@ -34,6 +37,13 @@ class Kill(NamedTuple):
     sentence: str
     seconds: float
     replay: str
+    schedule: str = ""
+
+
+def hunt_again(mutant: Mutant) -> str:
+    """The command that hunts this mutant alone."""
+    generated = () if mutant.name in MUTANTS else ("--generated",)
+    return shlex.join(["chaos", "hunt", *generated, "--only", mutant.name])
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,8 +51,8 @@ class Hunted:
     """One mutant after the hunt.
 
     named: the invariant that must catch it; empty if any may. kill: by that invariant. others: what
-    else was found until then. schedules, runs: of the explorer and of scenarios, for this mutant.
-    reason: why nothing can catch it, where that is written down.
+    else was found until then. schedules, runs, examples: of the explorer, of scenarios and of the
+    state machine, for this mutant. reason: why nothing can catch it, where that is written down.
     """
 
     mutant: str
@@ -53,6 +63,7 @@ class Hunted:
     schedules: int = 0
     seconds: float = 0.0
     runs: int = 0
+    examples: int = 0
     reason: str = ""
     broke: str = ""
 
@@ -66,7 +77,8 @@ class Hunted:
             return "killed"
         if self.broke:
             return "broken"
-        if not (self.others or self.schedules or self.runs or self.reason):
+        looked = self.schedules or self.runs or self.examples
+        if not (self.others or looked or self.reason):
             return "unmet"
         if self.others:
             return "by another"

@@ -19,7 +19,7 @@ from hypothesis import HealthCheck, Phase, seed, settings
 from hypothesis.errors import FlakyFailure
 from hypothesis.stateful import run_state_machine_as_test
 
-from chaos.hunt.found import Hunted, Kill
+from chaos.hunt.found import Hunted, Kill, hunt_again
 from chaos.hunt.functions import besides, replaced, standing
 from chaos.life.machine import TaskLife
 from chaos.life.world import World, world
@@ -75,7 +75,7 @@ class Worlds:
 def alarm(worlds: Worlds) -> str:
     """What it says of the scheduler as it is, which must be nothing."""
     with worlds.genuine({}) as calm:
-        error = _failure(calm, CALM)
+        error, _ = _failure(calm, CALM)
     return "" if error is None else "\n".join([_sentence(error), *_steps(error)])
 
 
@@ -86,13 +86,28 @@ def hunt(before: Hunted, mutant: Mutant, worlds: Worlds, most: int = MOST) -> Hu
     with planted(mutant if functions is None else besides(mutant)):
         place = worlds.own() if functions is None else worlds.genuine(functions)
         with place as changed:
-            error = _failure(changed, most)
+            error, examples = _failure(changed, most)
     seconds = before.seconds + time.monotonic() - began
-    kill = None if error is None else Kill(NAME, None, _sentence(error), seconds, _replay(error))
-    return replace(before, kill=kill, seconds=seconds, broke="" if kill else before.broke)
+    kill = None
+    if error is not None:
+        again = hunt_again(mutant)
+        kill = Kill(NAME, None, _sentence(error), seconds, again, _schedule(error))
+    broke = "" if kill else before.broke
+    return replace(before, kill=kill, examples=examples, seconds=seconds, broke=broke)
 
 
-def _failure(place: World, most: int) -> BaseException | None:
+def _failure(place: World, most: int) -> tuple[BaseException | None, int]:
+    """What went wrong, if anything did, and how many examples were run."""
+
+    class Counted(TaskLife):
+        """Hypothesis makes one for each example."""
+
+        examples = 0
+
+        def __init__(self) -> None:
+            Counted.examples += 1
+            super().__init__()
+
     log = logging.getLogger("scheduler")
     level = log.level
     log.setLevel(logging.ERROR)  # it warns of schedules that go
@@ -101,14 +116,15 @@ def _failure(place: World, most: int) -> BaseException | None:
         # The seed alone does not make examples the same everywhere: Hypothesis draws constants
         # of the modules that are loaded as well.
         run_state_machine_as_test(
-            seed(1)(TaskLife), settings=settings(max_examples=most, **_SETTINGS)
+            seed(1)(Counted), settings=settings(max_examples=most, **_SETTINGS)
         )
     except _WRONG as error:
-        return error.exceptions[0] if isinstance(error, FlakyFailure) else error
+        failure = error.exceptions[0] if isinstance(error, FlakyFailure) else error
+        return failure, Counted.examples
     finally:
         TaskLife.world = None
         log.setLevel(level)
-    return None
+    return None, Counted.examples
 
 
 def _sentence(error: BaseException) -> str:
@@ -125,6 +141,6 @@ def _steps(error: BaseException) -> list[str]:
     return [note for note in notes if note.startswith("state.")]
 
 
-def _replay(error: BaseException) -> str:
+def _schedule(error: BaseException) -> str:
     steps = [step for step in _steps(error) if step != "state.teardown()"]
     return f"{len(steps)} steps, the last {steps[-1]}" if steps else "before the first step"

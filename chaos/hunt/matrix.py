@@ -35,7 +35,7 @@ def table(hunted: Sequence[Hunted]) -> Table:
             escape((kill.invariant or "") if kill else one.named),
             escape(kill.hunter if kill else one.broke),
             f"{kill.seconds if kill else one.seconds:.1f}",
-            escape(_brief(kill.replay) if kill else ""),
+            escape(_brief(kill) if kill else ""),
         )
     return shown
 
@@ -56,6 +56,7 @@ def as_text(hunted: Sequence[Hunted], seconds: float) -> str:
                     "others": [kill._asdict() for kill in one.others],
                     "schedules": one.schedules,
                     "runs": one.runs,
+                    "examples": one.examples,
                     "seconds": round(one.seconds, 3),
                     "reason": one.reason,
                     "broke": one.broke,
@@ -81,10 +82,11 @@ def page(hunted: Sequence[Hunted], seconds: float) -> list[str]:
             f"`{kill.invariant}`" if kill and kill.invariant else "-",
             kill.hunter if kill else "-",
             f"{kill.seconds if kill else one.seconds:.1f}",
-            f"`{_cell(_brief(kill.replay))}`" if kill else _cell(one.reason or one.broke or "-"),
+            f"`{_cell(_brief(kill))}`" if kill else _cell(one.reason or one.broke or "-"),
         )
         lines.append(f"| {' | '.join(cells)} |")
-    return [*lines, "", *summary(hunted, seconds)]
+    where = "The command that shows a failure again stands in the JSON beside this page."
+    return [*lines, "", *summary(hunted, seconds), "", where]
 
 
 def summary(hunted: Sequence[Hunted], seconds: float) -> Iterator[str]:
@@ -103,11 +105,14 @@ def _told(one: Hunted) -> Kill | None:
     return one.kill or (one.others[0] if one.others else None)
 
 
-def _brief(replay: str) -> str:
-    """A schedule in which one actor does all is as long as what it does; JSON has it in full."""
-    steps = replay.split()
+def _brief(kill: Kill) -> str:
+    """The schedule where there is one, which is shorter than the command; JSON has both.
+
+    One in which one actor does all is as long as what it does.
+    """
+    steps = kill.schedule.split()
     alone = len(steps) > 20 and len(set(steps)) == 1
-    return f"{steps[0]}, {len(steps)} times" if alone else replay
+    return f"{steps[0]}, {len(steps)} times" if alone else kill.schedule or kill.replay
 
 
 def _cell(text: str) -> str:

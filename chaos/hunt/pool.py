@@ -92,9 +92,9 @@ class Pool:
         """Each hunter on the unmodified scheduler, as they are done. Raises FalseAlarmError."""
         alarm = self._executor.submit(_machine)
         for one in self.each(explorer.baseline, HUNTERS):
-            _quiet(one.name, one.alarm)
+            must_be_quiet(one.name, one.alarm)
             yield one
-        _quiet(machine.NAME, alarm.result())
+        must_be_quiet(machine.NAME, alarm.result())
 
     def hunts(
         self, mutants: Sequence[Mutant], baselines: Sequence[Baseline], *, minimal: bool
@@ -108,7 +108,8 @@ class Pool:
             yield future.result()
 
 
-def _quiet(hunter: str, alarm: str) -> None:
+def must_be_quiet(hunter: str, alarm: str) -> None:
+    """Raises FalseAlarmError if a hunter says anything of the unmodified scheduler."""
     if alarm:
         raise FalseAlarmError(
             f"the unmodified scheduler fails in {hunter}, so the hunt would prove nothing; mend"

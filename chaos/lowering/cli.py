@@ -40,7 +40,7 @@ def lower_command(
     try:
         history = history_of(run)
         if file is not None:
-            file.open("a").close()  # or the search would be for nothing
+            _check_writable(file)  # or the search would be for nothing
     except (HistoryError, OSError) as error:
         end(str(error), USAGE)
     silence_psycopg()
@@ -62,6 +62,14 @@ def lower_command(
             file.write_text(found.test())
         except OSError as error:
             end(f"cannot write {file}: {error}", USAGE)
+
+
+def _check_writable(file: Path) -> None:
+    """Raises OSError if it is not; it stays as it is, and where it is not there it is not made."""
+    new = not file.exists()
+    file.open("a").close()
+    if new:
+        file.resolve().unlink()
 
 
 def _show(found: LoweredRun) -> None:

@@ -50,7 +50,11 @@ def variants_command(
     ] = Path("reports"),
     as_json: Annotated[bool, typer.Option("--json", help="Print the figures as JSON.")] = False,
 ) -> None:
-    """Try the scheduler as it is, and correct variants of it. Exit code 1: the harness cried."""
+    """Try the scheduler as it is, and correct variants of it.
+
+    Exit code 1: the harness cried, be it at the unmodified scheduler.
+    Else exit code 4: something did not run, or could not.
+    """
     if unknown := sorted(set(only or ()) - VARIANTS.keys()):
         end(f"no such variant: {', '.join(unknown)}; known: {', '.join(VARIANTS)}", USAGE)
     wanted = [variant for name, variant in VARIANTS.items() if not only or name in only]

@@ -153,11 +153,13 @@ def test_the_list_tells_what_each_scenario_models_holds_and_must_bite() -> None:
         (("run", "x.yaml", "--all"), "name a scenario file, or give --all"),
         (("run", "--all", "--json"), "--json is for one scenario"),
         (("run", "--all", "--scenarios", "nowhere"), "there are no scenario files"),
+        (("run", "x.yaml", "--scenarios", "nowhere"), "leave it out to run one file"),
+        (("soak", "x.yaml", "--runs", 1, "--scenarios", "nowhere"), "their directory, not both"),
         (("list", "nowhere"), "there are no scenario files"),
     ],
 )
 def test_a_command_that_cannot_be_meant_is_a_usage_error(
-    arguments: tuple[str, ...], says: str
+    arguments: tuple[object, ...], says: str
 ) -> None:
     result = chaos(*arguments)
     assert result.exit_code == 2

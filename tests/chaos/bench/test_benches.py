@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import psycopg
@@ -91,3 +92,19 @@ def test_a_wrong_option_is_a_usage_error(arguments: list[str], said: str) -> Non
     ran = CliRunner().invoke(app, ["bench", *arguments])
     assert ran.exit_code == 2
     assert said in ran.output.replace("\n", " ")
+
+
+@pytest.mark.parametrize("bench", ["contention", "growth", "enqueue", "latency"])
+def test_without_what_draws_the_page_nothing_is_measured_first(
+    bench: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def measured(*_: object) -> None:
+        raise AssertionError("it measures before it looks")
+
+    monkeypatch.setattr(f"chaos.bench.{bench}.run", measured)
+    monkeypatch.delitem(sys.modules, "chaos.bench.page", raising=False)
+    monkeypatch.setitem(sys.modules, "chaos.bench.plots", None)  # as where there is no matplotlib
+    ran = CliRunner().invoke(app, ["bench", bench, "--out", str(tmp_path)])
+    assert ran.exit_code == 4, ran.output
+    assert "pip install 'leaseproof[bench]'" in " ".join(ran.output.split())
+    assert not list(tmp_path.iterdir())

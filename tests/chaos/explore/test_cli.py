@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+
 import pytest
 import typer
 from typer.testing import CliRunner
@@ -45,9 +47,42 @@ def test_one_schedule_is_replayed(system: str, code: int) -> None:
         (["claims", "--system", "other"], "known systems"),
         (["--replay", "a b"], "needs the program"),
         (["claims", "--replay", "a B"], "'B' is no step"),
+        (["zombie", "--system", "leaseproof:no-such"], "known systems: leaseproof, leaseproof:"),
+        (
+            ["zombie", "--system", "leaseproof:serializable"],
+            "a correct variant: `chaos variants --only serializable --runs 0` explores it",
+        ),
+        (
+            ["zombie", "--system", "leaseproof:serializable", "--replay", "a"],
+            "serializable is a correct variant",
+        ),
+        (
+            ["zombie", "--figures", "--system", "leaseproof:renews-by-id", "--schedules", "1"],
+            "--figures measures the explorer with programs of its own: leave a program and"
+            " --system and --schedules out",
+        ),
+        (["--figures", "--crash-points", "--preemptions", "1"], "leave --crash-points and --pre"),
+        (["zombie", "--figures", "--replay", "a"], "leave a program and --replay out"),
+        (
+            ["effect", "--crash-points", "--preemptions", "1"],
+            "--crash-points breaks a life once at each point in each way: leave --preemptions out",
+        ),
+        (["--crash-points", "--schedules", "1"], "leave --schedules out"),
+        (
+            ["zombie", "--replay", "a", "--preemptions", "1", "--schedules", "1"],
+            "--replay runs the one schedule that it is given: leave --preemptions and --schedules",
+        ),
+        (["zombie", "--system", "examples.letterbox.adapter:QUEUE"], "chaos.explore.explore"),
     ],
 )
-def test_a_mistake_is_answered_with_the_way_out(arguments: list[str], says: str) -> None:
+def test_a_mistake_is_answered_with_the_way_out(
+    arguments: list[str], says: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def started(*_: object, **__: object) -> None:
+        raise AssertionError("a server is started for nothing")
+
+    for place in ("cli", "explore", "figures"):
+        monkeypatch.setattr(sys.modules[f"chaos.explore.{place}"], "postgres", started)
     done = CliRunner().invoke(app, arguments)
     assert done.exit_code == 2
     assert says in " ".join(done.output.split())

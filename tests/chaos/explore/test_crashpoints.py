@@ -14,7 +14,9 @@ from chaos.explore import CrashPoints, ExplorerError, crash_points, pytest_funct
 from chaos.explore import crash_actors as act
 from chaos.explore.crash_lives import LIVES, NAMES
 from chaos.explore.crashpoints import WAYS
+from chaos.explore.program import Program
 from chaos.explore.schedule import show
+from chaos.explore.stage import Stage
 from chaos.mutants import MUTANTS, Edit, Mutant, Shown, planted
 from scheduler.lease import Attempt
 from scheduler.statements import SQL
@@ -154,6 +156,24 @@ def test_a_life_that_does_not_repeat_itself_is_inconclusive(empty_dsn: str) -> N
     assert found.outcome == "inconclusive"
     assert found.exercised < found.enumerated == 4 * len(WAYS)
     assert "1 select n from number: crashed before it was sent did not come" in found.missing[0]
+
+
+def test_a_stage_that_cannot_vouch_for_what_it_saw_makes_it_inconclusive(
+    empty_dsn: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Doubtful(Stage):
+        """As where a session waits and does not report its deadlock check."""
+
+        def __init__(self, dsn: str, program: Program) -> None:
+            super().__init__(dsn, program)
+            self.degraded.add("a session of a waited without reporting its deadlock check")
+
+    monkeypatch.setattr("chaos.explore.crashpoints.Stage", Doubtful)
+    program = replace(bodies.TWO, actors={"a": bodies.look, "b": bodies.look})
+    found = crash_points(program, empty_dsn)
+    assert found.exercised == found.enumerated
+    assert "missing: a session of a waited" in str(found)
+    assert found.outcome == "inconclusive"
 
 
 def test_without_anybody_to_recover_there_are_no_crash_points(empty_dsn: str) -> None:

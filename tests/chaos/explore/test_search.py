@@ -227,6 +227,47 @@ def test_a_failure_is_made_minimal_and_fails_again(empty_dsn: str) -> None:
     assert replay(replace(program, install=None), "a a", empty_dsn).violation == best.violation
 
 
+def judged(number: object) -> None:
+    assert number != 11, "fenced: both have added to it"
+    assert number != 10, "no-overlap: one has added to it"
+
+
+def judged_number(connection: Connection) -> None:
+    row = connection.execute("select n from number").fetchone()
+    judged(row and row[0])
+
+
+def add_one(connection: Connection) -> None:
+    connection.execute("update number set n = n + 1")
+
+
+def add_ten(connection: Connection) -> None:
+    connection.execute("update number set n = n + 10")
+
+
+def add_ten_and_judge(connection: Connection) -> None:
+    row = connection.execute("update number set n = n + 10 returning n").fetchone()
+    judged(row and row[0])
+
+
+@pytest.mark.parametrize("who", ["invariant", "actor"])
+def test_a_failure_that_is_made_minimal_stays_one_of_the_same_invariant(
+    empty_dsn: str, who: str
+) -> None:
+    actors = {"a": add_ten if who == "invariant" else add_ten_and_judge, "b": add_one}
+    invariant = judged_number if who == "invariant" else bodies.fine
+    program = replace(bodies.TWO, actors=actors, invariant=invariant, autocommit=True)
+    with Stage(empty_dsn, program) as stage:
+        found = run(stage, parse("b b a a"), Bounds())
+        shorter = run(stage, parse("a"), Bounds())
+        best = minimise(stage, found)
+    assert shorter.violation is not None
+    assert (shorter.violation.what, shorter.violation.named) == (who, "no-overlap")
+    assert best.violation is not None
+    assert (best.violation.what, best.violation.named) == (who, "fenced")
+    assert show(best.choices) == "b b a a"
+
+
 def test_replay_refuses_steps_that_cannot_be_taken_or_passes_over_them(empty_dsn: str) -> None:
     with pytest.raises(ExplorerError, match="step 3 of 'a a a b': a cannot happen: a has ended"):
         replay(replace(bodies.THREE), "a a a b", empty_dsn)

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import json
+import shlex
 from collections.abc import Iterator
 from dataclasses import replace
 from uuid import uuid4
 
 import pytest
 from sqlglot import parse_one
+from typer.testing import CliRunner
 
+from chaos.cli import app
 from chaos.cluster.postgres import Postgres
 from chaos.explore import replay
+from chaos.explore.cli import ALL
+from chaos.explore.crash_lives import LIVES
 from chaos.hunt import machine, matrix
 from chaos.hunt.bodies import parts
 from chaos.hunt.equivalent import EQUIVALENT
@@ -41,9 +46,22 @@ def test_a_mutant_is_caught_by_its_named_invariant_with_a_schedule_that_shows_it
     assert found.kill.invariant == "fenced"
     program = HUNTERS[found.kill.hunter.removeprefix("explorer: ")].program
     with planted(mutant):
-        again = replay(program, found.kill.replay, empty_dsn)
+        again = replay(program, found.kill.schedule, empty_dsn)
     assert again.violation is not None
     assert found.kill.sentence in again.violation.sentence
+    chaos, *arguments = shlex.split(found.kill.replay)
+    assert (chaos, arguments[:1], "--system" in arguments) == ("chaos", ["explore"], True)
+    done = CliRunner().invoke(app, arguments)
+    assert done.exit_code == 1, done.output
+    assert f"fenced: {found.kill.sentence}" in done.output
+
+
+def test_every_hunter_says_how_the_explorer_runs_its_program() -> None:
+    for hunter in HUNTERS.values():
+        name, *options = hunter.shows.split()
+        assert options in ([], ["--crash-points"])
+        program = LIVES[name].program if options else ALL[name]
+        assert program.actors == hunter.program.actors
 
 
 def test_a_kill_by_another_invariant_than_the_named_is_told_and_is_none(stages: Stages) -> None:
@@ -60,7 +78,9 @@ def test_a_mutant_of_a_function_is_caught_and_leaves_the_function_as_it_was(
     mutant = generated()["discard(): without status = 'dead'"]
     hunter = baseline("told_discard", stages)
     assert (hunter.alarm, order([hunter], mutant)) == ("", [hunter])
-    assert hunt(mutant, [hunter], stages, minimal=False).result == "killed"
+    found = hunt(mutant, [hunter], stages, minimal=False)
+    assert found.kill is not None
+    assert found.kill.replay == f"chaos hunt --generated --only {shlex.quote(mutant.name)}"
     assert baseline("told_discard", stages).alarm == ""
 
 
@@ -106,10 +126,23 @@ def test_the_state_machine_catches_what_programs_left_and_is_quiet_otherwise(
     assert (found.result, found.schedules, found.broke) == ("killed", 7, "")
     assert found.kill is not None
     assert (found.kill.hunter, found.kill.invariant) == (machine.NAME, None)
-    assert "steps, the last state.discard(numbers=[" in found.kill.replay
+    assert "steps, the last state.discard(numbers=[" in found.kill.schedule
+    assert found.kill.replay.startswith("chaos hunt --generated --only ")
     # The function is as it was again.
     assert machine.hunt(before, MUTANTS["listens-once"], worlds, most=3).result == "broken"
     assert machine.alarm(worlds) == ""
+
+
+def test_a_mutant_that_only_the_state_machine_looked_at_has_survived(
+    worlds: machine.Worlds,
+) -> None:
+    mutant = MUTANTS["listens-once"]  # which changes nothing that the machine can see
+    unmet = Hunted(mutant.name, "", "")
+    found = machine.hunt(unmet, mutant, worlds, most=3)
+    assert (unmet.result, found.result, found.held) == ("unmet", "survived", False)
+    assert found.examples == 3
+    [told] = json.loads(matrix.as_text([found], 1.0))["mutants"]
+    assert (told["examples"], told["result"]) == (3, "survived")
 
 
 def test_an_equivalent_mutant_survives_and_is_told(stages: Stages) -> None:
@@ -131,6 +164,7 @@ def test_a_wait_where_the_scheduler_passes_over_a_lock_is_a_failure(stages: Stag
     assert found.kill is not None
     assert found.kill.invariant == "progress"
     assert "waits for a lock" in found.kill.sentence
+    assert found.kill.replay.startswith("chaos hunt ")  # to wait is a failure nowhere else
 
 
 def test_a_hunter_meets_only_what_it_runs_and_the_cheapest_goes_first() -> None:
@@ -166,7 +200,7 @@ def test_the_matrix_as_json_and_as_a_page_has_every_mutant() -> None:
 
 
 def test_a_long_schedule_of_one_actor_is_told_in_brief() -> None:
-    kill = Kill("explorer: told_cancel", None, "wrong", 1.0, " ".join(["a"] * 40))
+    kill = Kill("explorer: told_cancel", None, "wrong", 1.0, "chaos hunt", " ".join(["a"] * 40))
     found = [Hunted("one", "", "", kill=kill)]
     assert any("`a, 40 times`" in line for line in matrix.page(found, 1.0))
-    assert json.loads(matrix.as_text(found, 1.0))["mutants"][0]["kill"]["replay"] == kill.replay
+    assert json.loads(matrix.as_text(found, 1.0))["mutants"][0]["kill"] == kill._asdict()

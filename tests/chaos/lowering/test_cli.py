@@ -51,6 +51,19 @@ def test_what_cannot_be_lowered_is_said_in_one_sentence_with_a_code_of_its_own(
         assert "cannot be lowered: the run was one of peers.procrastinate:SYSTEM" in said
 
 
+@pytest.mark.parametrize("before", [None, "# mine\n"])
+def test_what_cannot_be_lowered_leaves_no_file_behind_and_none_changed(
+    tmp_path: Path, before: str | None
+) -> None:
+    run = kept(double_claim(), tmp_path, "peers.procrastinate:SYSTEM")
+    file = tmp_path / "test_lowered.py"
+    if before is not None:
+        file.write_text(before)
+    done = CliRunner().invoke(app, ["lower", str(run), "--out", str(file)])
+    assert done.exit_code == 5
+    assert (file.read_text() if file.exists() else None) == before
+
+
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
