@@ -39,7 +39,21 @@ _DEAD: tuple[Act, ...] = (
     take("z/2", 2),
     partial(fail, leases=[Lease(1, 2, "z/2"), Lease(2, 2, "z/2")], errors=["no"] * 2),
 )
-_BACKWARDS = sql("update scheduler.tasks set queue = queue where id = 1")
+# The first of two rows is written anew until it lies behind the second. A new version mostly goes
+# to the end, but also to where an old one was.
+_LIES_BEHIND = """
+do $$ begin
+    for n in 1..1000 loop
+        exit when (select ctid from scheduler.{table} where {column} = {first})
+            > (select ctid from scheduler.{table} where {column} = {second});
+        update scheduler.{table} set queue = queue where {column} = {first};
+    end loop;
+end $$
+"""
+_TASKS_BACKWARDS = sql(_LIES_BEHIND.format(table="tasks", column="id", first=1, second=2))
+_SCHEDULES_BACKWARDS = sql(
+    _LIES_BEHIND.format(table="schedules", column="name", first="'a'", second="'b'")
+)
 _TWO_SOURCES = (
     "insert into scheduler.sources (name, max_outstanding, outstanding)"
     " values ('shop', 9, 2), ('mall', 9, 2);"
@@ -277,7 +291,7 @@ def programs() -> Iterator[tuple[str, Known]]:
         _after(_by_index, two),
         "tasks where id = 1",
         tasks=2,
-        before=[_BACKWARDS],
+        before=[_TASKS_BACKWARDS],
     )
     yield _in_line(
         "dead",
@@ -287,7 +301,7 @@ def programs() -> Iterator[tuple[str, Known]]:
         "tasks where id = 1",
         tasks=2,
         rows=_URGENT,
-        before=[*_DEAD, _BACKWARDS],
+        before=[*_DEAD, _TASKS_BACKWARDS],
     )
     yield _in_line(
         "sources",
@@ -325,6 +339,7 @@ def programs() -> Iterator[tuple[str, Known]]:
             _after(_by_index, schedules[other]),
             "schedules where name = 'a'",
             rows=SCHEDULES,
+            before=[_SCHEDULES_BACKWARDS],
         )
     yield _in_line(
         "takeover",
@@ -334,6 +349,7 @@ def programs() -> Iterator[tuple[str, Known]]:
         "schedules where name = 'a'",
         rows=f"{SCHEDULES}; update scheduler.schedules set application = 'other', declared = false"
         " where name = 'a'",
+        before=[_SCHEDULES_BACKWARDS],
     )
     yield _restricted("declare", declared("app", a={}, b={}), "")
     yield _restricted(
