@@ -69,8 +69,10 @@ def token(caller: AnyCaller) -> models.TokenDocument:
         },
     },
 )
-def metrics(caller: Meter, service: Shared) -> Response:
-    """The server's metrics, for Prometheus."""
+def metrics(request: Request, caller: Meter, service: Shared) -> Response:
+    """The server's metrics, for Prometheus: of all kinds, so a token that is for some kinds is
+    refused."""
+    refuse_narrow(request, caller)
     return Response(generate_latest(service.metrics.registry), media_type=CONTENT_TYPE_LATEST)
 
 

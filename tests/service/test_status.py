@@ -427,3 +427,9 @@ def test_every_answer_says_what_a_browser_may_do_with_it(api: MakeApi) -> None:
         assert headers["cache-control"] == "no-store"
     assert "Leaseproof" in client.get("/").text
     assert client.get("/static/index.html").status_code == 200
+
+
+def test_a_token_for_some_kinds_is_not_told_the_metrics_of_all(api: MakeApi) -> None:
+    answer = api("metrics", kinds=["work"]).get("/metrics")
+    assert (answer.status_code, slug(answer)) == (403, "kind-not-allowed")
+    assert api("metrics").get("/metrics").status_code == 200
