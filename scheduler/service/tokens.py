@@ -141,7 +141,7 @@ def revoke(connection: Connection, name: str) -> bool:
 
 def tokens(connection: Connection) -> list[Token]:
     """All tokens by name, revoked ones too."""
-    with connection.cursor(row_factory=class_row(Token)) as cursor:
+    with connection.cursor(binary=True, row_factory=class_row(Token)) as cursor:
         return cursor.execute(statement("tokens")).fetchall()
 
 
