@@ -12,13 +12,13 @@ from psycopg import Connection
 from scheduler import dead_letter
 from scheduler.documents import json_text, raw_payload
 from scheduler.service import models
-from scheduler.service.auth import Operator, refuse_kind
+from scheduler.service.auth import Operator, TokenRoute, refuse_kind
 from scheduler.service.listing import CURSOR, cursor_of, letter_page, of_kinds
 from scheduler.service.problems import described
 from scheduler.service.state import Service, Shared
 from scheduler.service.tokens import Caller
 
-router = APIRouter(prefix="/api/v1/dead-letters", tags=["dead letters"])
+router = APIRouter(prefix="/api/v1/dead-letters", tags=["dead letters"], route_class=TokenRoute)
 
 EXPORT_PAGE = 20  # each may have a payload of a megabyte
 JSON_LINES = "application/jsonl"

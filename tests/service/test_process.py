@@ -62,6 +62,14 @@ def test_a_real_server_serves_and_refuses_and_ends_at_a_signal(
         )
         assert told.startswith(b"HTTP/1.1 413 ")
 
+        # Refused for its token, before any of it is sent.
+        told = exchange(
+            address,
+            b"POST /api/v1/tasks HTTP/1.1\r\nHost: x\r\nContent-Length: 1000\r\n\r\n",
+        )
+        assert told.startswith(b"HTTP/1.1 401 ")
+        assert b"missing-token" in told
+
         def endless() -> Iterator[bytes]:
             while True:
                 yield b" " * 65_536
