@@ -19,7 +19,7 @@ from starlette.concurrency import run_in_threadpool
 from scheduler.service import tokens
 from scheduler.service.limits import HANG_UP
 from scheduler.service.problems import Problem
-from scheduler.service.refusals import CALLER, note
+from scheduler.service.refusals import CALLER, client_of, note
 from scheduler.service.state import Service, service_of
 from scheduler.service.tokens import Caller, Scope
 
@@ -73,7 +73,7 @@ async def _caller(request: Request) -> Caller:
     if tokens.well_formed(given.credentials):
         digest, service = tokens.digest(given.credentials), service_of(request)
         try:
-            service.rates.take(digest)
+            service.rates.take(digest, client_of(request.scope))
         except Problem:
             request.scope[CALLER] = service.rates.known(digest)
             raise
