@@ -17,7 +17,7 @@ from scheduler.access import LONGEST_KIND
 from scheduler.dead_letter import DeadLetter
 from scheduler.statements import fetch
 
-PAGE = 500
+PAGE = 20  # each may have a payload of a megabyte
 
 
 class Follower:

@@ -20,8 +20,9 @@ from psycopg import Connection, sql
 from psycopg.conninfo import make_conninfo
 
 from chaos.life.clock import Clock
-from scheduler import Cron, Registry, declare_schedules
+from scheduler import Cron, Registry, dead_letter, declare_schedules
 from scheduler.cli import main
+from scheduler.dead_letter import DeadLetter
 from tests.scheduler.roles import drop_roles, login
 from tests.waiting import wait_for
 
@@ -538,6 +539,29 @@ def test_all_dead_letters_of_a_kind_are_settled(
     assert on("dead-letter", command, "--all").out == f"{said} {last}\n"
     assert statuses(db) == [after] * 601
     assert on("dead-letter", command, "--all") == (0, "", "there are no dead letters\n")
+
+
+def test_payloads_are_read_only_where_they_are_written_and_few_at_a_time(
+    on: Run, db: Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    dead(db, count=45)
+    sizes: list[int] = []
+    read = dead_letter.page
+
+    def page(*wanted: Any) -> list[DeadLetter]:
+        found = read(*wanted)
+        sizes.append(len(found))
+        return found
+
+    monkeypatch.setattr(dead_letter, "page", page)
+    assert len(on("dead-letter", "list").out.splitlines()) == 46
+    for command in ("requeue", "discard"):
+        db.execute("update scheduler.tasks set status = 'dead', finished_at = now(), attempts = 2")
+        assert len(on("dead-letter", command, "--all").out.splitlines()) == 45
+    assert sizes == []
+    db.execute("update scheduler.tasks set status = 'dead'")
+    assert len(on("dead-letter", "export").out.splitlines()) == 45
+    assert sizes == [20, 20, 5]
 
 
 def test_requeue_of_what_is_not_dead_is_said(on: Run) -> None:
