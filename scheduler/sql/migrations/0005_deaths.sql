@@ -18,7 +18,7 @@ create table scheduler.deaths (
     died_at     timestamptz not null
 );
 
-create index deaths_in on scheduler.deaths (died_in);
+create index deaths_in on scheduler.deaths (died_in, id);
 
 -- Who is told of deaths from the row's commit on.
 create table scheduler.dead_letter_hooks (
