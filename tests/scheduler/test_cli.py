@@ -817,6 +817,8 @@ def test_each_command_of_a_role_that_may_not_names_the_role_to_grant(
             ["dead-letter", "requeue", "1"],
             ["access", "limit", "shop", "1"],
             ["access", "restrict", "greet", "shop"],
+            ["token", "list"],
+            ["token", "revoke", "one"],
         ],
     }.items():
         others = {"scheduler_enqueue": ["scheduler_reader"]}.get(group, ["scheduler_enqueue"])
@@ -829,6 +831,27 @@ def test_each_command_of_a_role_that_may_not_names_the_role_to_grant(
         if group != "scheduler_worker":
             with login(db, dsn, group) as member:
                 assert on(*commands[0], "--database", member).err.count("permission denied") == 0
+
+
+def test_a_server_that_may_not_even_look_is_told_the_role_that_serves(
+    on: Run, db: Connection, dsn: str, app: str
+) -> None:
+    on("roles")
+    with login(db, dsn) as nobody:
+        answer = on("serve", "--app", app, "--database", nobody)
+        refused(answer, 1, "grant scheduler_http to the role login_")
+
+
+def test_who_may_not_make_tokens_is_told_whose_right_that_is(
+    on: Run, db: Connection, dsn: str
+) -> None:
+    on("roles")
+    for groups in ((), ("scheduler_reader",), ("scheduler_operator",)):
+        with login(db, dsn, *groups) as member:
+            command = ("token", "create", "one", "--source", "shop", "--scope", "read")
+            answer = on(*command, "--database", member)
+            refused(answer, 1, "do this as the role that owns the schema scheduler, not as login_")
+            assert "permission denied for" in answer.err
 
 
 def test_access_is_set_and_listed(on: Run, db: Connection, app: str) -> None:
