@@ -115,9 +115,10 @@ def retry(connection: Connection, hook: str) -> int:
         return len(fetch(connection, "retry_deliveries", values))
 
 
-def hooks(connection: Connection) -> list[HookCounts]:
-    """All hooks by name."""
-    rows = fetch(connection, "hook_counts", {})
+def hooks(connection: Connection, most: int | None = None) -> list[HookCounts]:
+    """All hooks by name. Of each at most so many that wait, and so many given up, are counted; None
+    for all."""
+    rows = fetch(connection, "hook_counts", {"most": most})
     return [HookCounts(*row) for row in rows]
 
 

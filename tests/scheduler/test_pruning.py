@@ -24,7 +24,7 @@ BLOCKS = re.findall(
 def documented(first: str) -> bytes:
     """The one block of SQL that has this in it."""
     [block] = [block for block in BLOCKS if first in block]
-    return block.encode()
+    return str(block).encode()
 
 
 def test_letters_that_stand_or_are_yet_to_be_delivered_keep_their_deaths(db: Connection) -> None:
