@@ -16,6 +16,7 @@ from scheduler.statements import fetch, statement
 
 LONGEST_SOURCE = 200  # characters
 LONGEST_KIND = 100
+LONGEST_ACTION = 100
 LARGEST_CAP = 2**31 - 1  # tasks
 
 
@@ -93,7 +94,10 @@ def restrictions(connection: Connection) -> list[Restriction]:
 
 
 def audit(connection: Connection, action: str | None = None, limit: int = 50) -> list[Audited]:
-    """The newest rows of the audit, or of one action in it, newest first."""
+    """The newest rows of the audit, or of one action in it, newest first. Raises ValueError for
+    what cannot name an action."""
+    if action is not None:
+        checks.text("an action", action, LONGEST_ACTION)
     values = {"action": action, "limit": limit}
     with connection.cursor(binary=True, row_factory=class_row(Audited)) as cursor:
         return cursor.execute(statement("audit"), values).fetchall()

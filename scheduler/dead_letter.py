@@ -14,7 +14,7 @@ from scheduler.access import LONGEST_KIND
 from scheduler.roles import needing
 from scheduler.statements import fetch, statement
 
-PAGE = 500
+PAGE = 20  # each may have a payload of a megabyte
 EARLIEST = datetime(1, 1, 1, tzinfo=UTC)
 
 
@@ -31,14 +31,23 @@ class DeadLetter:
     finished_at: datetime
 
 
+@dataclass(frozen=True, slots=True)
+class Summary:
+    """A dead letter in short; `error` is the first line of its last error."""
+
+    id: int
+    kind: str
+    attempts: int
+    error: str
+    finished_at: datetime
+
+
 def dead_letters(connection: Connection, kind: str | None = None) -> Iterator[DeadLetter]:
     """All dead letters, or those of one kind, oldest first; read a page at a time.
 
     Raises ValueError for what cannot name a kind.
     """
-    if kind is not None:
-        checks.text("a kind", kind, LONGEST_KIND)
-    kinds = None if kind is None else [kind]
+    kinds = None if kind is None else [_name(kind)]
     after: DeadLetter | None = None
     while True:
         found = page(connection, kinds, after, PAGE)
@@ -62,6 +71,21 @@ def page(
         return cursor.execute(statement("dead_letters"), values).fetchall()
 
 
+def summaries(connection: Connection, kind: str | None, limit: int) -> list[Summary]:
+    """The oldest dead letters, or those of one kind, without what may be large. Raises as
+    `dead_letters`."""
+    values = {"kind": None if kind is None else _name(kind), "limit": limit}
+    return [Summary(*row) for row in fetch(connection, "dead_letter_summaries", values)]
+
+
+def ids(connection: Connection, kind: str | None) -> list[int]:
+    """The ids of all dead letters, or of those of one kind, oldest first. Raises as
+    `dead_letters`."""
+    values = {"kind": None if kind is None else _name(kind)}
+    rows = fetch(connection, "dead_letter_ids", values)
+    return [task for (task,) in rows]
+
+
 def requeue(
     connection: Connection, tasks: Sequence[int], *, source: str | None = None
 ) -> list[int]:
@@ -79,6 +103,10 @@ def discard(
 ) -> list[int]:
     """Give dead tasks up for good; the ids of those that were dead. Otherwise as `requeue`."""
     return _ids(connection, "discard", tasks, source)
+
+
+def _name(kind: str) -> str:
+    return checks.text("a kind", kind, LONGEST_KIND)
 
 
 def _ids(connection: Connection, name: str, tasks: Sequence[int], source: str | None) -> list[int]:

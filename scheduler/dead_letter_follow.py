@@ -17,7 +17,8 @@ from scheduler.access import LONGEST_KIND
 from scheduler.dead_letter import DeadLetter
 from scheduler.statements import fetch
 
-PAGE = 500
+PAGE = 20  # each may have a payload of a megabyte
+BEGINNING = ("0", 0)  # before all transactions and deaths
 
 
 class Follower:
@@ -28,7 +29,7 @@ class Follower:
         self._kind = None if kind is None else checks.text("a kind", kind, LONGEST_KIND)
         self._seen: str | None = None  # the snapshot up to which all is read
         self._until: str | None = None  # and the one up to which it is being read
-        self._after = 0
+        self._after = BEGINNING
 
     def read(self, connection: Connection) -> Iterator[DeadLetter]:
         """What is new since the last call, at the first one what stands.
@@ -40,13 +41,13 @@ class Follower:
         while True:
             if self._until is None:
                 [(self._until,)] = fetch(connection, "current_snapshot", {})
-                self._after = 0
+                self._after = BEGINNING
             page = self._page(connection)
             if page:
-                self._after = page[-1][0]
+                self._after = page[-1][:2]
             if len(page) < PAGE:
                 self._seen, self._until = self._until, None
-            for _, *letter in page:
+            for _, _, *letter in page:
                 yield DeadLetter(*letter)
             if self._until is None:
                 return
@@ -56,7 +57,8 @@ class Follower:
         values = {
             "seen": self._seen,
             "until": self._until,
-            "after": self._after,
+            "after_in": self._after[0],
+            "after": self._after[1],
             "kind": self._kind,
             "limit": PAGE,
         }

@@ -93,32 +93,32 @@ class HookCounts:
 
 def register(connection: Connection, hook: str) -> None:
     """Tell a hook of all deaths from now on. Raises ValueError for what cannot be its name."""
-    if not isinstance(hook, str) or not _NAME.fullmatch(hook):
-        raise ValueError(
-            "a hook has a name of 1 to 100 letters, digits, '_', '.', ':' or '-', not"
-            f" {checks.shown(hook)}"
-        )
-    values = {"hook": hook}
+    values = {"hook": _checked(hook)}
     with needing(connection, "scheduler_operator"):
         fetch(connection, "register_hook", values)
 
 
 def forget(connection: Connection, hook: str) -> bool:
-    """Tell a hook of nothing any more; whether there was one. What it was not told is forgotten."""
+    """Tell a hook of nothing any more; whether there was one. What it was not told is forgotten.
+    Raises as `register`."""
+    values = {"hook": _checked(hook)}
     with needing(connection, "scheduler_operator"):
-        [(existed,)] = fetch(connection, "forget_hook", {"hook": hook})
+        [(existed,)] = fetch(connection, "forget_hook", values)
     return bool(existed)
 
 
 def retry(connection: Connection, hook: str) -> int:
-    """Try what was given up again, from now on; how many deliveries that are."""
+    """Try what was given up again, from now on; how many deliveries that are. Raises as
+    `register`."""
+    values = {"hook": _checked(hook)}
     with needing(connection, "scheduler_operator"):
-        return len(fetch(connection, "retry_deliveries", {"hook": hook}))
+        return len(fetch(connection, "retry_deliveries", values))
 
 
-def hooks(connection: Connection) -> list[HookCounts]:
-    """All hooks by name."""
-    rows = fetch(connection, "hook_counts", {})
+def hooks(connection: Connection, most: int | None = None) -> list[HookCounts]:
+    """All hooks by name. Of each at most so many that wait, and so many given up, are counted; None
+    for all."""
+    rows = fetch(connection, "hook_counts", {"most": most})
     return [HookCounts(*row) for row in rows]
 
 
@@ -145,3 +145,12 @@ def failed(connection: Connection, delivery: Delivery, error: str) -> None:
         "error": error,
     }
     fetch(connection, "delivery_failed", values)
+
+
+def _checked(hook: object) -> str:
+    if isinstance(hook, str) and _NAME.fullmatch(hook):
+        return hook
+    raise ValueError(
+        "a hook has a name of 1 to 100 letters, digits, '_', '.', ':' or '-', not"
+        f" {checks.shown(hook)}"
+    )

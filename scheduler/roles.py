@@ -17,6 +17,8 @@ from scheduler.errors import AccessError, SchemaError
 from scheduler.session import CONNECT_TIMEOUT_SECONDS
 from scheduler.statements import SQL, statement
 
+OWNER = "the schema's owner"  # in a group's place, for what is granted to none
+
 
 class Grant(NamedTuple):
     """One right of one role: on `scheduler.<name>`, on one column of it if `column` says so."""
@@ -120,6 +122,11 @@ def needing(connection: Connection, group: str) -> Iterator[None]:
 
 def refused(role: str, group: str, error: psycopg.Error) -> AccessError:
     """What to tell a user whose login role lacks a right that `group` has."""
+    if group == OWNER:
+        return AccessError(
+            f"{error.diag.message_primary}: do this as the role that owns the schema scheduler, not"
+            f" as {role}"
+        )
     return AccessError(
         f"{error.diag.message_primary}: grant {group} to the role {role}"
         f" (`grant {group} to {sql.Identifier(role).as_string()}`)"

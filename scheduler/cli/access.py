@@ -95,7 +95,7 @@ def audit_command(
     as_json: Json = False,
 ) -> None:
     """List who did what, newest first; `refuse` are requests that the HTTP service refused."""
-    with connected(database) as connection:
+    with connected(database) as connection, names_checked():
         found = access.audit(connection, action, limit)
     rows = [
         (

@@ -52,14 +52,11 @@ def list_letters(
 ) -> None:
     """List dead letters, oldest first."""
     with connected(database) as connection, names_checked():
-        found = list(islice(dead_letter.dead_letters(connection, kind), limit + 1))
-    shown = found[:limit]
-    rows = [
-        (it.id, it.kind, it.attempts, it.finished_at, it.last_error.partition("\n")[0])
-        for it in shown
-    ]
+        found = dead_letter.summaries(connection, kind, limit + 1)
+        letters = islice(dead_letter.dead_letters(connection, kind), limit if as_json else 0)
+        document = {"dead_letters": [raw_payload(letter) for letter in letters]}
+    rows = [(it.id, it.kind, it.attempts, it.finished_at, it.error) for it in found[:limit]]
     names = ["task", "kind", "attempts", "died", "error"]
-    document = {"dead_letters": [raw_payload(letter) for letter in shown]}
     show(document, as_json, table(names, rows))
     if len(found) > limit:
         say(f"there are more than these {limit}: raise --limit, or export them all")
@@ -123,7 +120,7 @@ def _settle(
     if kind is not None and not every:
         raise UsageMistakeError("--kind goes with --all, ids stand for themselves")
     with connected(database, "scheduler_operator") as connection, names_checked():
-        wanted = ids or [letter.id for letter in dead_letter.dead_letters(connection, kind)]
+        wanted = ids or dead_letter.ids(connection, kind)
         settled = act(connection, wanted)
     show({done: settled}, as_json, *(f"{done} {task}" for task in settled))
     if ids:

@@ -93,7 +93,7 @@ def list_hooks(database: Database = None, as_json: Json = False) -> None:
 @hook_commands.command()
 def retry(hook: Hook, database: Database = None, as_json: Json = False) -> None:
     """Try again to deliver what was given up."""
-    with connected(database, "scheduler_operator") as connection:
+    with connected(database, "scheduler_operator") as connection, names_checked():
         count = dead_letter_hooks.retry(connection, hook)
     show({"due_again": count}, as_json, f"{count} are due again")
 
@@ -101,7 +101,7 @@ def retry(hook: Hook, database: Database = None, as_json: Json = False) -> None:
 @hook_commands.command()
 def forget(hook: Hook, database: Database = None) -> None:
     """Remove a hook and what it was not told. Its deliverers must have been stopped."""
-    with connected(database, "scheduler_operator") as connection:
+    with connected(database, "scheduler_operator") as connection, names_checked():
         existed = dead_letter_hooks.forget(connection, hook)
     if not existed:
         raise NotSoError(f"there is no hook {hook}")

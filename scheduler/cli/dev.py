@@ -94,8 +94,7 @@ def _working(worker: Worker) -> Iterator[None]:
             worker.run()
         except BaseException as error:  # noqa: BLE001 - raised again below, in the main thread
             failures.append(error)
-            # More than once: while the server starts there is a moment in which it hears none.
-            while not over.wait(0.5):
+            if not over.is_set():
                 os.kill(os.getpid(), signal.SIGTERM)
 
     thread = Thread(target=run, name="worker")

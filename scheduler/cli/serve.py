@@ -60,9 +60,9 @@ def serve(
     log_to_stderr(LogLevel.INFO, log_format)
     kinds = load_registry(registry)
     dsn = url(database)
-    with connected(database) as connection:
-        check_role(connection)  # say at once what is wrong with the database
     refuse_taken(host, port)
+    with connected(database, "scheduler_http") as connection:
+        check_role(connection)  # say at once what is wrong with the database
     if not is_loopback(host):
         say("warning: tokens and payloads go over the network in clear: put a TLS proxy before it")
     say(f"listening on http://{f'[{host}]' if ':' in host else host}:{port}")
@@ -103,5 +103,7 @@ def refuse_taken(host: str, port: int) -> None:
         with socket.socket(family, kind, protocol) as probe:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             probe.bind(address)
+    except UnicodeError:  # a label that is empty, too long, or no text
+        raise UsageMistakeError(f"{host!r} is no name of a host") from None
     except OSError as error:
         raise NotSoError(f"cannot listen on {host}:{port}: {error.strerror or error}") from None

@@ -6,8 +6,16 @@ from typing import Annotated
 
 import typer
 
-from scheduler.cli.shared import Database, Json, NotSoError, UsageMistakeError, connected
+from scheduler.cli.shared import (
+    Database,
+    Json,
+    NotSoError,
+    UsageMistakeError,
+    connected,
+    names_checked,
+)
 from scheduler.cli.terminal import say, show, table
+from scheduler.roles import OWNER
 from scheduler.service import tokens
 from scheduler.service.tokens import Scope
 
@@ -56,7 +64,7 @@ def create(
     """Make a token and print its secret, which is shown this once."""
     if (source is None) != all_sources:
         raise UsageMistakeError("give either --source NAME or --all-sources")
-    with connected(database) as connection:
+    with connected(database, OWNER) as connection, names_checked():
         secret = tokens.create(connection, name, source, scope, kind)
     show({"name": name, "secret": secret}, as_json, secret)
     say("keep it now: it is stored as a digest only and cannot be shown again")
@@ -65,7 +73,7 @@ def create(
 @token_commands.command("list")
 def list_tokens(database: Database = None, as_json: Json = False) -> None:
     """List tokens, revoked ones too; never their secrets."""
-    with connected(database) as connection:
+    with connected(database, "scheduler_operator") as connection:
         found = tokens.tokens(connection)
     rows = [
         (
@@ -85,7 +93,7 @@ def list_tokens(database: Database = None, as_json: Json = False) -> None:
 @token_commands.command()
 def revoke(name: Name, database: Database = None, as_json: Json = False) -> None:
     """Revoke a token for good: it is refused at once."""
-    with connected(database) as connection:
+    with connected(database, "scheduler_operator") as connection, names_checked():
         done = tokens.revoke(connection, name)
     if not done:
         raise NotSoError(f"there is no token {name!r} to revoke")

@@ -107,7 +107,8 @@ def create_app(
     app.include_router(routes_dead_letters.router)
     app.include_router(routes_schedules.router)
     app.include_router(routes_status.router)
-    app.include_router(routes_status.plain)
+    app.include_router(routes_status.metrics_router)
+    app.include_router(routes_status.health)
 
     @app.get("/", include_in_schema=False)
     def index() -> FileResponse:

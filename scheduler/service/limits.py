@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import math
 import time
+from collections import OrderedDict
 from collections.abc import Callable
+from ipaddress import IPv6Address
 from threading import Lock
 
 from starlette.datastructures import Headers
@@ -19,8 +21,12 @@ LARGEST_BODY = LARGEST_PAYLOAD + 65_536  # bytes: the largest payload and what i
 BODY_SECONDS = 30.0  # in which a body must have arrived
 # The server would read what still comes, for as long as it comes, to keep the connection.
 HANG_UP = {"Connection": "close"}
-STRANGERS_RATE = 50.0  # requests a second with tokens that were not valid yet, of all clients
+# Requests a second with tokens that were not found valid yet: of all clients, and of one address.
+STRANGERS_RATE = 50.0
 STRANGERS_BURST = 100
+ADDRESS_RATE = 10.0
+ADDRESS_BURST = 50
+MOST_ADDRESSES = 1_000  # that are remembered
 
 
 class BodyLimit:
@@ -99,7 +105,11 @@ class RateLimit:
     """A bucket for each token, of `burst` requests, that fills with `rate` a second.
 
     In this process: behind several servers a client has several buckets. Tokens that were never
-    found valid share one: who guesses makes the database look, and may do so only so often.
+    found valid here share one: who guesses makes the database look, and may do so only so often.
+    After a restart the tokens of all honest clients are such. So each address has a bucket before
+    that one, which is smaller: who guesses from one address leaves something to the others. An
+    address that is forgotten has a full bucket when it comes again, and no more than all have
+    together.
     """
 
     def __init__(
@@ -110,13 +120,23 @@ class RateLimit:
         self._monotonic = monotonic
         self._lock = Lock()
         self._strangers = _Bucket(STRANGERS_RATE, STRANGERS_BURST, monotonic())
+        self._addresses: OrderedDict[str, _Bucket] = OrderedDict()  # the last seen at the end
         self._known: dict[bytes, tuple[_Bucket, Caller]] = {}  # no more than there are tokens
 
-    def take(self, digest: bytes) -> None:
-        """Take one request's share. Raises Problem, which says when to come again."""
+    def take(self, digest: bytes, client: str) -> None:
+        """Take one request's share, of a client at this address. Raises Problem, which says when to
+        come again."""
         with self._lock:
-            bucket, _ = self._known.get(digest, (self._strangers, None))
-            wait = bucket.take(self._monotonic())
+            now = self._monotonic()
+            if digest in self._known:
+                bucket, _ = self._known[digest]
+                wait = bucket.take(now)
+            else:
+                bucket = self._address(client, now)
+                wait = bucket.take(now)
+                if wait == 0:
+                    bucket = self._strangers
+                    wait = bucket.take(now)
         if wait > 0:
             raise Problem(
                 "rate-limited",
@@ -143,3 +163,20 @@ class RateLimit:
         """Count a token that is not valid, or no longer, among the strangers."""
         with self._lock:
             self._known.pop(digest, None)
+
+    def _address(self, client: str, now: float) -> _Bucket:
+        network = _network(client)
+        bucket = self._addresses.pop(network, None) or _Bucket(ADDRESS_RATE, ADDRESS_BURST, now)
+        self._addresses[network] = bucket
+        if len(self._addresses) > MOST_ADDRESSES:
+            self._addresses.popitem(last=False)
+        return bucket
+
+
+def _network(client: str) -> str:
+    """What one client is sure to have no more than one of: an address, of IPv6 the first half."""
+    try:
+        address = IPv6Address(client)
+    except ValueError:
+        return client
+    return address.exploded[:19]

@@ -75,7 +75,7 @@ def _read(cursor: str) -> tuple[datetime, int]:
 
 
 def _page(connection: Connection, name: str, values: dict[str, Any]) -> list[TaskSummary]:
-    with connection.cursor(row_factory=dict_row) as cursor:
+    with connection.cursor(binary=True, row_factory=dict_row) as cursor:
         # Never prepared: a plan for all values could not use an index that only some of them allow.
         rows = cursor.execute(statement(name), values, prepare=False).fetchall()
     return [TaskSummary.model_construct(**row) for row in rows]

@@ -15,7 +15,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from scheduler.events import event, one_line
 from scheduler.service.kept import Kept
 from scheduler.service.problems import PROBLEMS, SLUG
-from scheduler.service.snapshot import KindCounts, Snapshot
+from scheduler.service.snapshot import COUNTED, KindCounts, Snapshot
 
 log = logging.getLogger("scheduler.service")
 
@@ -88,7 +88,7 @@ class QueueCollector(Collector):
         )
         estimated = GaugeMetricFamily(
             "leaseproof_counts_estimated",
-            "1 if so many tasks wait that how many are pending, or due, is an estimate; else 0.",
+            "1 if there are so many that how many are pending, due or dead is an estimate; else 0.",
             labels=["kind", "status"],
         )
         oldest = GaugeMetricFamily(
@@ -113,6 +113,7 @@ class QueueCollector(Collector):
             due.add_metric([count.kind], count.due)
             estimated.add_metric([count.kind, "pending"], count.pending_estimated)
             estimated.add_metric([count.kind, "due"], count.due_estimated)
+            estimated.add_metric([count.kind, "dead"], count.dead_estimated)
             oldest.add_metric([count.kind], count.oldest_due_seconds or 0.0)
             expired.add_metric([count.kind], count.expired)
             running.add_metric([count.kind], count.oldest_running_seconds or 0.0)
@@ -120,7 +121,7 @@ class QueueCollector(Collector):
 
 
 def _none(kind: str) -> KindCounts:
-    return KindCounts(kind, 0, False, 0, False, 0, 0, 0, None, None)
+    return KindCounts(kind, 0, False, 0, False, 0, 0, 0, False, None, None)
 
 
 class RequestMetrics:
@@ -178,7 +179,8 @@ def _totals(snapshot: Snapshot) -> Iterator[Metric]:
         limits.add_metric([kind], limit)
     hooks = GaugeMetricFamily(
         "leaseproof_dead_letter_deliveries",
-        "Dead letters that a hook has yet to be told of, waiting or given up.",
+        f"Dead letters that a hook has yet to be told of, waiting or given up; of each {COUNTED} at"
+        " most are counted.",
         labels=["hook", "state"],
     )
     for hook in snapshot.hooks:

@@ -304,8 +304,8 @@ class ThroughputDocument(BaseModel):
 
 class KindStatus(BaseModel):
     """The live tasks of a kind; `due` are those of the pending whose time has come, `expired` those
-    of the running whose lease is over and not taken back yet. How many are pending or due is
-    estimated where a great many wait."""
+    of the running whose lease is over and not taken back yet. How many are pending, due or dead is
+    estimated where there are a great many."""
 
     kind: str
     pending: int
@@ -315,6 +315,7 @@ class KindStatus(BaseModel):
     running: int
     expired: int
     dead: int
+    dead_estimated: bool
     oldest_due_seconds: float | None
 
 

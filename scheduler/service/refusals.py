@@ -132,7 +132,7 @@ def note(scope: Mapping[str, Any], reason: str, /, **what: Any) -> None:
         reason=reason,
         method=scope["method"],
         path=scope["path"],
-        client=_client(scope),
+        client=client_of(scope),
         token=caller.name if caller else "-",
         source=(caller and caller.source) or "-",
         **what,
@@ -155,9 +155,10 @@ def _count(scope: Mapping[str, Any], reason: str) -> Caller | None:
     assert isinstance(audit, RefusalAudit)
     # Escaped, as the database takes no NUL.
     path = scope["path"][:LONGEST_PATH].encode("unicode_escape").decode()
-    audit.count(reason, caller, f"{scope['method'][:10]} {path} from {_client(scope)}")
+    audit.count(reason, caller, f"{scope['method'][:10]} {path} from {client_of(scope)}")
     return caller
 
 
-def _client(scope: Mapping[str, Any]) -> str:
+def client_of(scope: Mapping[str, Any]) -> str:
+    """The address that a request came from, `-` if it has none."""
     return str(scope["client"][0]) if scope.get("client") else "-"

@@ -12,13 +12,13 @@ from psycopg import Connection
 from scheduler import dead_letter
 from scheduler.documents import json_text, raw_payload
 from scheduler.service import models
-from scheduler.service.auth import Operator, refuse_kind
+from scheduler.service.auth import Operator, TokenRoute, refuse_kind
 from scheduler.service.listing import CURSOR, cursor_of, letter_page, of_kinds
 from scheduler.service.problems import described
 from scheduler.service.state import Service, Shared
 from scheduler.service.tokens import Caller
 
-router = APIRouter(prefix="/api/v1/dead-letters", tags=["dead letters"])
+router = APIRouter(prefix="/api/v1/dead-letters", tags=["dead letters"], route_class=TokenRoute)
 
 EXPORT_PAGE = 20  # each may have a payload of a megabyte
 JSON_LINES = "application/jsonl"
@@ -75,7 +75,7 @@ def requeue(
     request: Request, letters: models.Letters, caller: Operator, service: Shared
 ) -> models.Settled:
     """Make dead letters due now, with all their attempts again: those with these ids, or the oldest
-    thousand of a kind. Those whose unique key another task has by now stay."""
+    thousand or so of a kind. Those whose unique key another task has by now stay."""
     return _settle(dead_letter.requeue, request, letters, caller, service)
 
 
@@ -111,11 +111,7 @@ def _settle(
         refuse_kind(request, caller, letters.kind)
     with service.database.connection() as connection:
         if letters.kind is not None:
-            oldest = _oldest(connection, letters.kind)
-            wanted = oldest[: models.LARGEST_BATCH]
-            done = act(connection, wanted, source=caller.source)
-            # Of nothing but letters that cannot be requeued there is no end to come nearer to.
-            more = len(oldest) > len(wanted) and bool(done)
+            done, more = _settle_oldest(act, connection, letters.kind, caller.source)
             return models.Settled(ids=done, left_alone=[], more=more)
         asked = sorted(set(letters.ids or []))
         allowed = of_kinds(connection, asked, caller.kind_list())
@@ -124,9 +120,21 @@ def _settle(
     return models.Settled(ids=done, left_alone=left, more=False)
 
 
-def _oldest(connection: Connection, kind: str) -> list[int]:
-    """The ids of the oldest dead letters of a kind, one more than a request may change."""
-    found = letter_page(
-        connection, kind=kind, kinds=None, after=None, limit=models.LARGEST_BATCH + 1
-    )
-    return [letter.id for letter in found]
+def _settle_oldest(
+    act: Callable[..., list[int]], connection: Connection, kind: str, source: str | None
+) -> tuple[list[int], bool]:
+    """Settle the oldest dead letters of a kind, a page at a time, until so many are settled as a
+    request may change, or all were tried: those that cannot be requeued, however many there are,
+    keep nobody from the others. The ids of those settled, and whether there are more to try."""
+    done: list[int] = []
+    after: str | None = None
+    while True:
+        found = letter_page(
+            connection, kind=kind, kinds=None, after=after, limit=models.LARGEST_BATCH + 1
+        )
+        page = found[: models.LARGEST_BATCH]
+        done += act(connection, [letter.id for letter in page], source=source)
+        more = len(found) > len(page)
+        if not more or len(done) >= models.LARGEST_BATCH:
+            return done, more
+        after = cursor_of(page[-1])

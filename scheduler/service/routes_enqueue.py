@@ -16,12 +16,12 @@ from scheduler.errors import AccessError, CapReachedError, PayloadError, Schedul
 from scheduler.kinds import Kind
 from scheduler.priority import Priority
 from scheduler.service import models
-from scheduler.service.auth import Enqueuer, refuse_kind
+from scheduler.service.auth import Enqueuer, TokenRoute, refuse_kind
 from scheduler.service.problems import Problem, described
 from scheduler.service.state import Service, Shared
 from scheduler.service.tokens import Caller
 
-router = APIRouter(prefix="/api/v1/tasks", tags=["tasks"])
+router = APIRouter(prefix="/api/v1/tasks", tags=["tasks"], route_class=TokenRoute)
 
 REFUSALS = described(400, 401, 403, 408, 413, 422, 429, 500, 503)
 

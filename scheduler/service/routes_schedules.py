@@ -13,12 +13,12 @@ from scheduler import schedules
 from scheduler.errors import AccessError, ScheduleError
 from scheduler.schedules import Standing
 from scheduler.service import models
-from scheduler.service.auth import Operator, Reader, hide_schedule, no_schedule
+from scheduler.service.auth import Operator, Reader, TokenRoute, hide_schedule, no_schedule
 from scheduler.service.problems import Problem, described
 from scheduler.service.state import Service, Shared
 from scheduler.service.tokens import Caller
 
-router = APIRouter(prefix="/api/v1/schedules", tags=["schedules"])
+router = APIRouter(prefix="/api/v1/schedules", tags=["schedules"], route_class=TokenRoute)
 
 REFUSALS = described(401, 403, 404, 422, 429, 500, 503)
 

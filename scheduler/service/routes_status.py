@@ -8,12 +8,13 @@ from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 from scheduler import tasks
 from scheduler.migrate import applied_version
 from scheduler.service import models
-from scheduler.service.auth import AnyCaller, Meter, refuse_narrow
+from scheduler.service.auth import AnyCaller, Meter, TokenRoute, refuse_narrow
 from scheduler.service.problems import Problem, described
 from scheduler.service.state import Shared
 
-router = APIRouter(prefix="/api/v1", tags=["status"])
-plain = APIRouter(tags=["operation"])
+router = APIRouter(prefix="/api/v1", tags=["status"], route_class=TokenRoute)
+metrics_router = APIRouter(tags=["operation"], route_class=TokenRoute)
+health = APIRouter(tags=["operation"])
 
 
 @router.get("/status", responses=described(401, 403, 429, 500, 503))
@@ -58,7 +59,7 @@ def token(caller: AnyCaller) -> models.TokenDocument:
     )
 
 
-@plain.get(
+@metrics_router.get(
     "/metrics",
     response_class=Response,
     responses={
@@ -69,12 +70,14 @@ def token(caller: AnyCaller) -> models.TokenDocument:
         },
     },
 )
-def metrics(caller: Meter, service: Shared) -> Response:
-    """The server's metrics, for Prometheus."""
+def metrics(request: Request, caller: Meter, service: Shared) -> Response:
+    """The server's metrics, for Prometheus: of all kinds, so a token that is for some kinds is
+    refused."""
+    refuse_narrow(request, caller)
     return Response(generate_latest(service.metrics.registry), media_type=CONTENT_TYPE_LATEST)
 
 
-@plain.get("/health/live")
+@health.get("/health/live")
 async def live() -> models.Health:
     """Whether this process answers. It needs no token and asks nobody."""
     # In the event loop: while the database is away all threads may be waiting for it, and a process
@@ -82,7 +85,7 @@ async def live() -> models.Health:
     return models.Health()
 
 
-@plain.get("/health/ready", responses=described(503))
+@health.get("/health/ready", responses=described(503))
 def ready(service: Shared) -> models.Health:
     """Whether the database answers, with a schema that this version knows. It needs no token, so
     its answer is kept for a second: whoever asks without end does not ask the database."""

@@ -11,7 +11,7 @@ from starlette.convertors import Convertor, register_url_convertor
 from scheduler import tasks
 from scheduler.documents import json_text, raw_payload
 from scheduler.service import models
-from scheduler.service.auth import Canceller, Reader, hide, no_task
+from scheduler.service.auth import Canceller, Reader, TokenRoute, hide, no_task
 from scheduler.service.listing import task_page
 from scheduler.service.problems import Problem, described
 from scheduler.service.state import Shared
@@ -34,7 +34,7 @@ class _Id(Convertor[int]):
 
 register_url_convertor("task_id", _Id())
 
-router = APIRouter(prefix="/api/v1/tasks", tags=["tasks"])
+router = APIRouter(prefix="/api/v1/tasks", tags=["tasks"], route_class=TokenRoute)
 
 Before = Annotated[
     int | None, Query(ge=1, le=models.LARGEST_ID, description="The `next` of the page before.")

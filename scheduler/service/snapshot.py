@@ -11,7 +11,7 @@ from scheduler.dead_letter_hooks import HookCounts, hooks
 from scheduler.statements import fetch, statement
 
 COUNTING = "30s"  # for each statement, at most
-COUNTED = 50_000  # waiting tasks of all kinds that are counted one by one
+COUNTED = 50_000  # tasks of all kinds that wait, or are dead, and are counted one by one
 SAMPLED = 1_500  # pages of the table that are read when there are more
 
 
@@ -19,7 +19,7 @@ SAMPLED = 1_500  # pages of the table that are read when there are more
 class KindCounts:
     """The live tasks of a kind: `due` are those of the pending whose time has come, `expired` those
     of the running whose lease is over and not yet taken back. `oldest_running_seconds` is since the
-    claim of the oldest attempt that is still held. How many are pending or due may be an
+    claim of the oldest attempt that is still held. How many are pending, due or dead may be an
     estimate."""
 
     kind: str
@@ -30,6 +30,7 @@ class KindCounts:
     running: int
     expired: int
     dead: int
+    dead_estimated: bool
     oldest_due_seconds: float | None
     oldest_running_seconds: float | None
 
@@ -71,30 +72,32 @@ def ask(connection: Connection) -> Snapshot:
             kinds=live_counts(connection),
             limits=dict(fetch(connection, "kind_limits", {})),
             totals=_totals(connection),
-            hooks=hooks(connection),
+            hooks=hooks(connection, COUNTED),
         )
 
 
 def live_counts(connection: Connection) -> list[KindCounts]:
-    """Count the live tasks; of kinds that have a great many waiting, estimate those."""
+    """Count the live tasks; of kinds that have a great many waiting or dead, estimate
+    those."""
     with connection.cursor(row_factory=class_row(KindCounts)) as cursor:
         counts = cursor.execute(statement("live_counts"), {"most": COUNTED}).fetchall()
-    if not any(count.pending_estimated for count in counts):
+    if not any(count.pending_estimated or count.dead_estimated for count in counts):
         return counts
     sampled = {
-        kind: (pending, due)
-        for kind, pending, due in fetch(connection, "sampled_counts", {"pages": SAMPLED})
+        kind: numbers for kind, *numbers in fetch(connection, "sampled_counts", {"pages": SAMPLED})
     }
-    return [_estimated(count, *sampled.get(count.kind, (0, 0))) for count in counts]
+    return [_estimated(count, *sampled.get(count.kind, (0, 0, 0))) for count in counts]
 
 
-def _estimated(count: KindCounts, pending: int, due: int) -> KindCounts:
+def _estimated(count: KindCounts, pending: int, due: int, dead: int) -> KindCounts:
     """With the sample's numbers, where they were not counted to their end: there are no fewer than
     were counted, and no more are due than wait."""
     if count.pending_estimated:
         count = replace(count, pending=max(count.pending, pending))
     if count.due_estimated:
         count = replace(count, due=min(count.pending, max(count.due, due)))
+    if count.dead_estimated:
+        count = replace(count, dead=max(count.dead, dead))
     return count
 
 

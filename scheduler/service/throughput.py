@@ -37,7 +37,7 @@ def last_hour(connection: Connection, known: list[Minute] | None) -> list[Minute
     known = known or []
     after = known[-1].at - SETTLED if known else None
     # Never prepared: a plan for any `after` could not tell how little there is to read.
-    with connection.cursor(row_factory=class_row(Minute)) as cursor:
+    with connection.cursor(binary=True, row_factory=class_row(Minute)) as cursor:
         found = cursor.execute(statement("throughput"), {"after": after}, prepare=False).fetchall()
     if not found:  # the database's clock was set back to before what is known
         return last_hour(connection, None)

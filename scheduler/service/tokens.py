@@ -18,6 +18,7 @@ from psycopg import Connection
 from psycopg.rows import class_row
 
 from scheduler.errors import SchedulerError
+from scheduler.roles import OWNER, needing
 from scheduler.statements import fetch, statement
 
 NAME = re.compile(r"[A-Za-z0-9_.:-]{1,100}")
@@ -39,7 +40,7 @@ LOOKING = frozenset({Scope.READ, Scope.METRICS})  # what changes nothing
 
 
 class TokenError(SchedulerError):
-    """A token that cannot be made as asked."""
+    """A token that cannot be made, since its name is taken."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,20 +100,19 @@ def create(
     Without a source it is a viewer's: it sees the tasks of all, and may have no scope that changes
     anything.
 
-    Raises TokenError for a name that is taken or cannot be meant.
+    Raises ValueError for what cannot be meant, TokenError for a name that is taken, and AccessError
+    if the login role may not.
     """
-    for what, text in (("token", name), *(("kind", kind) for kind in kinds or ())):
-        if not NAME.fullmatch(text):
-            raise TokenError(
-                f"{text!r} cannot name a {what}: use 1 to 100 letters, digits, '_', '.', ':' or '-'"
-            )
+    _check_name("token", name)
+    for kind in kinds or ():
+        _check_name("kind", kind)
     if source is not None and not (1 <= len(source) <= 200 and source.isprintable()):
-        raise TokenError(f"a source has 1 to 200 printable characters, which {source!r} has not")
+        raise ValueError(f"a source has 1 to 200 printable characters, which {source!r} has not")
     wanted = sorted({str(scope) for scope in scopes})
     if not wanted:
-        raise TokenError("a token needs a scope: " + ", ".join(Scope))
+        raise ValueError("a token needs a scope: " + ", ".join(Scope))
     if source is None and not LOOKING.issuperset(wanted):
-        raise TokenError(
+        raise ValueError(
             f"a token for all sources may have the scopes {' and '.join(sorted(LOOKING))}, which"
             f" change nothing, and not {', '.join(wanted)}: give it a source"
         )
@@ -125,7 +125,8 @@ def create(
         "kinds": sorted(set(kinds)) if kinds else None,
     }
     try:
-        fetch(connection, "create_token", values)
+        with needing(connection, OWNER):
+            fetch(connection, "create_token", values)
     except psycopg.errors.UniqueViolation:
         raise TokenError(
             f"there is or was a token {name!r}, and a name is used once: choose another"
@@ -134,15 +135,24 @@ def create(
 
 
 def revoke(connection: Connection, name: str) -> bool:
-    """Revoke a token for good, at once; whether there was one to revoke."""
-    [(done,)] = fetch(connection, "revoke_token", {"name": name})
+    """Revoke a token for good, at once; whether there was one to revoke. Raises as `create`."""
+    _check_name("token", name)
+    with needing(connection, "scheduler_operator"):
+        [(done,)] = fetch(connection, "revoke_token", {"name": name})
     return bool(done)
 
 
 def tokens(connection: Connection) -> list[Token]:
     """All tokens by name, revoked ones too."""
-    with connection.cursor(row_factory=class_row(Token)) as cursor:
+    with connection.cursor(binary=True, row_factory=class_row(Token)) as cursor:
         return cursor.execute(statement("tokens")).fetchall()
+
+
+def _check_name(what: str, text: str) -> None:
+    if not NAME.fullmatch(text):
+        raise ValueError(
+            f"{text!r} cannot name a {what}: use 1 to 100 letters, digits, '_', '.', ':' or '-'"
+        )
 
 
 def digest(secret: str) -> bytes:

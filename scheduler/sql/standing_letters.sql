@@ -2,7 +2,7 @@
 --
 -- What this statement sees beyond that snapshot is left to new_letters.sql, which begins there. A
 -- transaction that this server has yet to begin is one of another, from which the log was restored.
-select death.id as death, task.id, task.kind, task.payload::text as payload, task.attempts,
+select death.died_in::text, death.id as death, task.id, task.kind, task.payload::text as payload, task.attempts,
     task.last_error, task.enqueued_at, task.finished_at
 from scheduler.deaths as death
 join scheduler.tasks as task

@@ -20,8 +20,9 @@ from psycopg import Connection, sql
 from psycopg.conninfo import make_conninfo
 
 from chaos.life.clock import Clock
-from scheduler import Cron, Registry, declare_schedules
+from scheduler import Cron, Registry, dead_letter, declare_schedules
 from scheduler.cli import main
+from scheduler.dead_letter import DeadLetter
 from tests.scheduler.roles import drop_roles, login
 from tests.waiting import wait_for
 
@@ -540,6 +541,29 @@ def test_all_dead_letters_of_a_kind_are_settled(
     assert on("dead-letter", command, "--all") == (0, "", "there are no dead letters\n")
 
 
+def test_payloads_are_read_only_where_they_are_written_and_few_at_a_time(
+    on: Run, db: Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    dead(db, count=45)
+    sizes: list[int] = []
+    read = dead_letter.page
+
+    def page(*wanted: Any) -> list[DeadLetter]:
+        found = read(*wanted)
+        sizes.append(len(found))
+        return found
+
+    monkeypatch.setattr(dead_letter, "page", page)
+    assert len(on("dead-letter", "list").out.splitlines()) == 46
+    for command in ("requeue", "discard"):
+        db.execute("update scheduler.tasks set status = 'dead', finished_at = now(), attempts = 2")
+        assert len(on("dead-letter", command, "--all").out.splitlines()) == 45
+    assert sizes == []
+    db.execute("update scheduler.tasks set status = 'dead'")
+    assert len(on("dead-letter", "export").out.splitlines()) == 45
+    assert sizes == [20, 20, 5]
+
+
 def test_requeue_of_what_is_not_dead_is_said(on: Run) -> None:
     answer = on("dead-letter", "requeue", 7)
     refused(answer, 1, "left alone because they are not dead letters: 7")
@@ -793,6 +817,8 @@ def test_each_command_of_a_role_that_may_not_names_the_role_to_grant(
             ["dead-letter", "requeue", "1"],
             ["access", "limit", "shop", "1"],
             ["access", "restrict", "greet", "shop"],
+            ["token", "list"],
+            ["token", "revoke", "one"],
         ],
     }.items():
         others = {"scheduler_enqueue": ["scheduler_reader"]}.get(group, ["scheduler_enqueue"])
@@ -805,6 +831,27 @@ def test_each_command_of_a_role_that_may_not_names_the_role_to_grant(
         if group != "scheduler_worker":
             with login(db, dsn, group) as member:
                 assert on(*commands[0], "--database", member).err.count("permission denied") == 0
+
+
+def test_a_server_that_may_not_even_look_is_told_the_role_that_serves(
+    on: Run, db: Connection, dsn: str, app: str
+) -> None:
+    on("roles")
+    with login(db, dsn) as nobody:
+        answer = on("serve", "--app", app, "--database", nobody)
+        refused(answer, 1, "grant scheduler_http to the role login_")
+
+
+def test_who_may_not_make_tokens_is_told_whose_right_that_is(
+    on: Run, db: Connection, dsn: str
+) -> None:
+    on("roles")
+    for groups in ((), ("scheduler_reader",), ("scheduler_operator",)):
+        with login(db, dsn, *groups) as member:
+            command = ("token", "create", "one", "--source", "shop", "--scope", "read")
+            answer = on(*command, "--database", member)
+            refused(answer, 1, "do this as the role that owns the schema scheduler, not as login_")
+            assert "permission denied for" in answer.err
 
 
 def test_access_is_set_and_listed(on: Run, db: Connection, app: str) -> None:

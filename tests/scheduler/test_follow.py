@@ -19,7 +19,8 @@ from scheduler import requeue
 from scheduler.dead_letter_follow import Follower
 from scheduler.finish import fail
 from scheduler.retry import RetryPolicy
-from tests.scheduler.working import kind, put, take_one
+from scheduler.statements import statement
+from tests.scheduler.working import kind, nodes, put, take_one
 from tests.waiting import wait_for
 
 ONCE = kind(retry=RetryPolicy(max_attempts=1))
@@ -98,6 +99,46 @@ def test_new_ones_are_read_page_by_page(
     ids = [die(db) for _ in range(count)]
     assert read(follower, db) == ids
     assert read(follower, db) == []
+
+
+@pytest.mark.parametrize("size", [1, 2, 3])
+def test_a_page_may_end_between_the_deaths_of_transactions_that_overlap(
+    db: Connection, dsn: str, monkeypatch: pytest.MonkeyPatch, size: int
+) -> None:
+    monkeypatch.setattr("scheduler.dead_letter_follow.PAGE", size)
+    follower = Follower()
+    read(follower, db)
+    with psycopg.connect(dsn) as other:
+        first = [die(other)]
+        second = [die(db), die(db)]
+        first += [die(other), die(other)]
+        third = [die(db)]
+        other.commit()
+    assert read(follower, db) == first + second + third
+    assert read(follower, db) == []
+
+
+def test_a_page_of_new_ones_is_read_by_itself_however_many_there_are(db: Connection) -> None:
+    [task] = put(db, 1, ONCE)
+    [(before,)] = db.execute("select pg_current_snapshot()::text").fetchall()
+    for _ in range(20):
+        db.execute(
+            "insert into scheduler.deaths"
+            " (task_id, lease_token, kind, attempts, last_error, died_at)"
+            " select %s, 1, 'work', 1, 'no', now() from generate_series(1, 500)",
+            [task],
+        )
+    [(after,)] = db.execute("select pg_current_snapshot()::text").fetchall()
+    [(died_in, death)] = db.execute(
+        "select died_in::text, id from scheduler.deaths order by id offset 9000 limit 1"
+    ).fetchall()
+    values = {"seen": before, "until": after, "after_in": died_in, "after": death}
+    [[[explained]]] = db.execute(
+        b"explain (analyze, format json) " + statement("new_letters"),
+        {**values, "kind": None, "limit": 20},
+    ).fetchall()
+    [deaths] = [it for it in nodes(explained["Plan"]) if it.get("Relation Name") == "deaths"]
+    assert deaths["Actual Rows"] + deaths.get("Rows Removed by Filter", 0) <= 21, explained
 
 
 def test_a_death_that_was_rolled_back_is_none(db: Connection, dsn: str) -> None:

@@ -109,3 +109,26 @@ def test_a_letter_whose_key_another_task_has_stays_and_ends_no_loop(
     assert answer.json() == {"ids": [], "left_alone": [], "more": False}
     by_id = shop.post(f"{LETTERS}/requeue", {"ids": ids[:1]})
     assert by_id.json() == {"ids": [], "left_alone": ids[:1], "more": False}
+
+
+@pytest.mark.parametrize("batch", [1, 2, 3])
+def test_letters_that_cannot_be_requeued_keep_nobody_from_those_behind_them(
+    api: MakeApi, db: Connection, monkeypatch: pytest.MonkeyPatch, batch: int
+) -> None:
+    monkeypatch.setattr(models, "LARGEST_BATCH", batch)
+    shop = api()
+    ids = die(db, shop, 7)
+    db.execute(
+        "update scheduler.tasks set unique_key = 'k', unique_until = 'finished' where id = any(%s)",
+        [ids[:3] + ids[4:5]],
+    )
+    shop.enqueue(unique={"key": "k"})
+    requeued: list[int] = []
+    for _ in range(4):
+        answer = shop.post(f"{LETTERS}/requeue", {"kind": "work"}).json()
+        requeued += answer["ids"]
+        if not answer["more"]:
+            break
+        assert len(answer["ids"]) >= batch
+    assert requeued == [ids[3], *ids[5:]]
+    assert not answer["more"]

@@ -9,7 +9,13 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 from starlette.types import Message, Receive, Scope, Send
 
-from scheduler.service.limits import STRANGERS_BURST, BodyLimit, RateLimit
+from scheduler.service.limits import (
+    ADDRESS_BURST,
+    MOST_ADDRESSES,
+    STRANGERS_BURST,
+    BodyLimit,
+    RateLimit,
+)
 from scheduler.service.problems import Problem
 from scheduler.service.tokens import Caller
 
@@ -26,12 +32,12 @@ class Time:
         return self.now
 
 
-def taken(rates: RateLimit, digest: bytes) -> Iterator[int]:
+def taken(rates: RateLimit, digest: bytes, client: str = "192.0.2.1") -> Iterator[int]:
     """Counts shares until there is none."""
     number = 0
     while True:
         try:
-            rates.take(digest)
+            rates.take(digest, client)
         except Problem:
             return
         number += 1
@@ -45,7 +51,7 @@ def test_a_bucket_lets_a_burst_through_and_then_its_rate() -> None:
     assert len(list(taken(rates, b"a"))) == 4  # the first was the request that it was known by
     time.now += 0.4
     with pytest.raises(Problem) as refused:
-        rates.take(b"a")
+        rates.take(b"a", "192.0.2.1")
     assert (refused.value.headers or {})["Retry-After"] == "1"
     time.now += 0.2
     assert len(list(taken(rates, b"a"))) == 1
@@ -65,13 +71,52 @@ def test_those_who_guess_tokens_share_one_bucket_and_exhaust_nobody_elses() -> N
     rates = RateLimit(1.0, 2, Time())
     rates.know(b"a", CALLER)
     for guess in range(STRANGERS_BURST):
-        rates.take(str(guess).encode())
+        rates.take(b"%d" % guess, f"192.0.2.{guess}")
     with pytest.raises(Problem, match="50 requests a second"):
-        rates.take(b"another guess")
-    rates.take(b"a")
+        rates.take(b"another guess", "192.0.2.200")
+    rates.take(b"a", "192.0.2.1")
     rates.forget(b"a")
     with pytest.raises(Problem):
-        rates.take(b"a")
+        rates.take(b"a", "192.0.2.1")
+
+
+@pytest.mark.parametrize("more", ["192.0.2.1", "2001:db8::1"])
+def test_who_guesses_from_one_address_leaves_a_share_to_tokens_that_are_not_known_yet(
+    more: str,
+) -> None:
+    time = Time()
+    rates = RateLimit(1.0, 2, time)
+    assert len(list(taken(rates, b"a guess", more))) == ADDRESS_BURST < STRANGERS_BURST
+    for _ in range(100):
+        time.now += 0.125
+        assert list(taken(rates, b"a guess", more))
+        rates.take(b"a valid token after a restart", "192.0.2.2")
+    with pytest.raises(Problem, match="10 requests a second") as refused:
+        rates.take(b"a guess", more)
+    assert (refused.value.headers or {})["Retry-After"] == "1"
+
+
+def test_the_addresses_of_one_network_of_ipv6_are_one() -> None:
+    rates = RateLimit(1.0, 2, Time())
+    for guess in range(ADDRESS_BURST):
+        rates.take(b"a guess", f"2001:db8::{guess:x}")
+    with pytest.raises(Problem, match="10 requests a second"):
+        rates.take(b"a guess", "2001:db8:0:0:ffff::1")
+    rates.take(b"a guess", "2001:db8:0:1::1")
+
+
+def test_of_so_many_addresses_those_seen_longest_ago_are_forgotten() -> None:
+    time = Time()
+    rates = RateLimit(1.0, 2, time)
+    list(taken(rates, b"a guess", "first"))
+    list(taken(rates, b"a guess", "second"))
+    for number in range(MOST_ADDRESSES - 2):
+        time.now += 0.03125
+        rates.take(b"a guess", f"other {number}")
+    rates.take(b"a guess", "first")
+    rates.take(b"a guess", "one more")
+    assert len(rates._addresses) == MOST_ADDRESSES
+    assert "second" not in rates._addresses
 
 
 def test_a_body_that_does_not_arrive_in_time_is_given_up() -> None:

@@ -11,6 +11,7 @@ import sys
 from collections.abc import Iterator
 
 import httpx
+import pytest
 from psycopg import Connection
 
 from chaos.cluster.ports import Reservation
@@ -62,6 +63,14 @@ def test_a_real_server_serves_and_refuses_and_ends_at_a_signal(
         )
         assert told.startswith(b"HTTP/1.1 413 ")
 
+        # Refused for its token, before any of it is sent.
+        told = exchange(
+            address,
+            b"POST /api/v1/tasks HTTP/1.1\r\nHost: x\r\nContent-Length: 1000\r\n\r\n",
+        )
+        assert told.startswith(b"HTTP/1.1 401 ")
+        assert b"missing-token" in told
+
         def endless() -> Iterator[bytes]:
             while True:
                 yield b" " * 65_536
@@ -78,6 +87,38 @@ def test_a_real_server_serves_and_refuses_and_ends_at_a_signal(
         assert f"listening on {address}" in log.read_text()
         assert secret not in log.read_text()
     assert statuses(db) == {"pending": 1}
+
+
+SIGNALLED = """
+import os, signal, uvicorn
+from fastapi import FastAPI
+from scheduler.service.server import serve
+
+listen = uvicorn.Server.serve
+
+async def signalled(server, sockets=None):
+    os.kill(os.getpid(), signal.{name})  # uvicorn's own handlers are not there yet
+    await listen(server, sockets)
+
+uvicorn.Server.serve = signalled
+serve(FastAPI(), "127.0.0.1", {port})
+print("ended")
+"""
+
+
+@pytest.mark.parametrize("name", ["SIGTERM", "SIGINT"])
+def test_a_signal_while_the_server_starts_ends_it(name: str) -> None:
+    reserved = Reservation()
+    reserved.close()
+    answer = subprocess.run(
+        [sys.executable, "-c", SIGNALLED.format(name=name, port=reserved.port)],
+        capture_output=True,
+        text=True,
+        cwd=ROOT,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        timeout=30,
+    )
+    assert (answer.returncode, answer.stdout) == (0, "ended\n"), answer.stderr
 
 
 def test_a_taken_port_is_one_sentence(http_dsn: str) -> None:

@@ -6,6 +6,7 @@ import json
 import logging
 import re
 from collections.abc import Callable, Iterator
+from unittest.mock import Mock, patch
 
 import pytest
 from httpx import Response
@@ -422,3 +423,34 @@ def test_a_token_over_its_rate_waits_and_another_does_not(http_dsn: str, db: Con
         assert slug(answers[1]) == "rate-limited"
         assert (answers[1].status_code, answers[1].headers["retry-after"]) == (429, "2")
         assert answers[0].status_code == 200
+
+
+@pytest.mark.parametrize("authorization", [None, "Bearer nonsense", "Bearer lpt_" + "A" * 43])
+def test_a_body_of_a_stranger_is_not_even_read(
+    client: TestClient, authorization: str | None
+) -> None:
+    headers = {"Content-Type": "application/json"}
+    if authorization is not None:
+        headers["Authorization"] = authorization
+    parsed = Mock(side_effect=AssertionError("the body was parsed"))
+    for method, path, _, body in ROUTES:
+        if body is None:
+            continue
+        with patch("json.loads", parsed):
+            answer = client.request(method, path, content=b"{", headers=headers)
+        assert answer.status_code == 401, path
+        assert slug(answer) in ("missing-token", "invalid-token")
+        # What still comes of it is not waited for.
+        assert answer.headers["connection"] == "close"
+    assert not parsed.called
+
+
+def test_who_has_no_body_or_a_token_over_its_rate_keeps_the_connection(
+    http_dsn: str, db: Connection, client: TestClient
+) -> None:
+    assert "connection" not in client.get(TASKS).headers
+    one = tokens.create(db, "one", "shop", [Scope.ENQUEUE])
+    with TestClient(create_app(REGISTRY, http_dsn, rate=0.5, connections=2)) as slow:
+        answers = [Api(slow, one).post(TASKS, ONE) for _ in range(2)]
+    assert slug(answers[1]) == "rate-limited"
+    assert "connection" not in answers[1].headers

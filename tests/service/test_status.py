@@ -370,22 +370,74 @@ def test_an_estimate_is_no_less_than_what_was_counted(
     assert (count.pending, count.due, count.pending_estimated) == (1_000, 1_000, True)
 
 
-def test_what_counting_reads_is_bounded_however_much_waits(db: Connection) -> None:
+KILL = (
+    "update scheduler.tasks set status = 'dead', attempts = max_attempts, last_error = 'no',"
+    " finished_at = now()"
+)
+
+
+def test_of_very_many_dead_letters_some_are_counted_and_the_rest_estimated(
+    api: MakeApi, db: Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("scheduler.service.snapshot.COUNTED", 2_000)  # so 1,000 of each kind
+    monkeypatch.setattr("scheduler.service.snapshot.SAMPLED", 40)
+    db.execute(FILL, ["work", "-1 s", 6_000])
+    db.execute(FILL, ["few", "-1 s", 1_000])
+    db.execute(KILL)
+    db.execute(FILL, ["work", "-1 s", 10])
+    meter = api()
+    found = {it["kind"]: it for it in meter.get("/api/v1/status").json()["kinds"]}
+    few, work = found["few"], found["work"]
+    assert (few["dead"], few["dead_estimated"]) == (1_000, False)
+    assert work["dead_estimated"]
+    assert 3_000 < work["dead"] < 12_000
+    assert (work["pending"], work["pending_estimated"]) == (10, False)
+    estimated = "leaseproof_counts_estimated"
+    assert scrape(meter, estimated, kind="work", status="dead") == 1
+    assert scrape(meter, estimated, kind="few", status="dead") == 0
+    assert scrape(meter, "leaseproof_tasks", kind="work", status="dead") == work["dead"]
+
+
+def test_what_counting_reads_is_bounded_however_many_deliveries_there_are(db: Connection) -> None:
+    dead_letter_hooks.register(db, "pager")
+    db.execute(FILL, ["work", "-1 s", 6_000])
+    db.execute(KILL)
+    db.execute("update scheduler.deliveries set given_up = id % 3 = 0, last_error = 'no ' || id")
+    [all_of_them] = dead_letter_hooks.hooks(db)
+    assert (all_of_them.waiting, all_of_them.given_up) == (4_000, 2_000)
+    [some] = dead_letter_hooks.hooks(db, 100)
+    assert (some.waiting, some.given_up) == (100, 100)
+    assert some.last_error == all_of_them.last_error
+    assert sum(read(db, "hook_counts", 100)) <= 4 * 100 + 1
+
+
+@pytest.mark.parametrize("dead", [False, True])
+def test_what_counting_reads_is_bounded_however_much_waits_or_is_dead(
+    db: Connection, dead: bool
+) -> None:
     db.execute(FILL, ["work", "-1 s", 20_000])
-    for name in ("enable_seqscan", "enable_bitmapscan"):  # as `ask` does
-        db.execute(f"set {name} = off".encode())
+    if dead:
+        db.execute(KILL)
+    rows = read(db, "live_counts", 2_000)
+    assert max(rows) >= 2_000
+    assert sum(rows) < 5_000
+
+
+def read(db: Connection, name: str, most: int) -> list[int]:
+    """How many rows each part of a statement's plan reads of a table, as `ask` lets it be
+    planned."""
+    for method in ("enable_seqscan", "enable_bitmapscan"):
+        db.execute(f"set {method} = off".encode())
     try:
-        ask = b"explain (analyze, format json) " + statement("live_counts")
-        [[[explained]]] = db.execute(ask, {"most": 2_000}, prepare=False).fetchall()
+        ask = b"explain (analyze, format json) " + statement(name)
+        [[[explained]]] = db.execute(ask, {"most": most}, prepare=False).fetchall()
     finally:
         db.execute("reset all")
-    read = [
+    return [
         (node["Actual Rows"] + node.get("Rows Removed by Filter", 0)) * node["Actual Loops"]
         for node in nodes(explained["Plan"])
         if "Relation Name" in node
     ]
-    assert max(read) >= 2_000
-    assert sum(read) < 5_000
 
 
 def test_counting_has_more_time_than_a_request(
@@ -427,3 +479,9 @@ def test_every_answer_says_what_a_browser_may_do_with_it(api: MakeApi) -> None:
         assert headers["cache-control"] == "no-store"
     assert "Leaseproof" in client.get("/").text
     assert client.get("/static/index.html").status_code == 200
+
+
+def test_a_token_for_some_kinds_is_not_told_the_metrics_of_all(api: MakeApi) -> None:
+    answer = api("metrics", kinds=["work"]).get("/metrics")
+    assert (answer.status_code, slug(answer)) == (403, "kind-not-allowed")
+    assert api("metrics").get("/metrics").status_code == 200

@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
+import psycopg
 import pytest
 from psycopg import Connection
 
+from chaos.cluster.postgres import Postgres
+from chaos.testing import database
 from scheduler.dispatch import claim, new_owner
 from scheduler.finish import fail
-from tests.scheduler.working import LEASE, row, statuses
+from scheduler.service.listing import task_page
+from scheduler.service.models import LARGEST_ID
+from scheduler.statements import statement
+from tests.conftest import TEMPLATE
+from tests.scheduler.working import LEASE, nodes, row, statuses
 from tests.service.conftest import MakeApi, slug
 
 
@@ -191,3 +200,68 @@ def test_a_full_last_page_has_no_next(api: MakeApi, limit: int) -> None:
     page = shop.get("/api/v1/tasks", limit=limit).json()
     assert len(page["tasks"]) == limit
     assert (page["next"] is None) == (limit == 3)
+
+
+@pytest.fixture(scope="module")
+def crowd(migrated: Postgres) -> Iterator[Connection]:
+    """A database of its own with a hundred thousand tasks of one source, which are finished but for
+    a few hundred, and forty old ones of another, two of which are waiting or running."""
+    with (
+        database(migrated, TEMPLATE) as dsn,
+        psycopg.connect(dsn, autocommit=True) as connection,
+    ):
+        connection.execute(
+            "insert into scheduler.tasks (kind, payload, status, next_run_at, attempts,"
+            " max_attempts, lease_token, lease_owner, lease_expires_at, claimed_at, backoff_base,"
+            " backoff_factor, backoff_cap, backoff_jitter, source, enqueued_at, finished_at)"
+            " select 'work', '1', status, now(), 1, 3, 1, owner, claimed, claimed, 1, 1, 1, 0,"
+            " case when n <= 40 then 'few' else 'many' end, now(),"
+            " case when status = 'completed' then now() end"
+            " from generate_series(1, 100000) as n,"
+            " lateral (select case n % 300 when 1 then 'running' when 2 then 'pending'"
+            "  else 'completed' end) as step (status),"
+            " lateral (select case when status = 'running' then 'w' end,"
+            "  case when status = 'running' then now() end) as lease (owner, claimed)"
+        )
+        yield connection
+
+
+@pytest.mark.parametrize("analyzed", [False, True])
+def test_the_tasks_of_a_source_are_found_by_its_index_however_many_others_have(
+    crowd: Connection, analyzed: bool
+) -> None:
+    if analyzed:
+        crowd.execute("analyze scheduler.tasks")
+    for source, status, count in (
+        ("few", None, 40),
+        ("few", "completed", 38),
+        ("few", "running", 1),
+        ("none", None, 0),
+        ("none", "completed", 0),
+        ("many", None, 50),
+    ):
+        wanted: dict[str, Any] = {
+            **dict.fromkeys(("kind", "queue", "kinds")),
+            "source": source,
+            "status": status,
+            "limit": 50,
+        }
+        listed = [task.id for task in task_page(crowd, before=None, **wanted)]
+        assert listed == sorted(listed, reverse=True)
+        assert len(listed) == count
+        [[[explained]]] = crowd.execute(
+            b"explain (analyze, format json) " + statement("list_tasks"),
+            {"before": LARGEST_ID, **wanted},
+            prepare=False,
+        ).fetchall()
+        read = {
+            node.get("Index Name", node["Node Type"]): (
+                (node["Actual Rows"] + node.get("Rows Removed by Filter", 0)) * node["Actual Loops"]
+            )
+            for node in nodes(explained["Plan"])
+            if "Relation Name" in node or "Index Name" in node
+        }
+        # The running ones of all sources are few, and in an index of their own.
+        others = read.pop("tasks_leased", 0) + read.pop("Bitmap Heap Scan", 0)
+        assert sum(read.values()) <= 51, (wanted, read)
+        assert others <= 2 * 334, (wanted, read)

@@ -80,7 +80,7 @@ def test_a_token_that_cannot_be_meant_is_refused(
     kinds: list[str] | None,
     said: str,
 ) -> None:
-    with pytest.raises(TokenError, match=said):
+    with pytest.raises(ValueError, match=said):
         tokens.create(db, name, source, scopes, kinds)
     assert tokens.tokens(db) == []
 

@@ -48,7 +48,7 @@ function totals(status) {
     ["Oldest due", oldest === null ? "none" : seconds(oldest), oldest > 60 ? "bad" : ""],
     ["Running", number(sum("running")), ""],
     ["Expired leases", number(sum("expired")), sum("expired") ? "bad" : ""],
-    ["Dead letters", number(sum("dead")), sum("dead") ? "bad" : ""],
+    ["Dead letters", amount(sum("dead"), about("dead")), sum("dead") ? "bad" : ""],
   ];
   byId("totals").replaceChildren(
     ...shown.map(([name, value, look]) =>

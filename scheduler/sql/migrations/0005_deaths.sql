@@ -18,7 +18,7 @@ create table scheduler.deaths (
     died_at     timestamptz not null
 );
 
-create index deaths_in on scheduler.deaths (died_in);
+create index deaths_in on scheduler.deaths (died_in, id);
 
 -- Who is told of deaths from the row's commit on.
 create table scheduler.dead_letter_hooks (
@@ -42,6 +42,7 @@ create table scheduler.deliveries (
 -- Without those that were given up, which stay until somebody tries them again: they would be the first
 -- that each look for a due one reads.
 create index deliveries_due on scheduler.deliveries (hook, next_at, id) where not given_up;
+create index deliveries_given_up on scheduler.deliveries (hook, next_at, id) where given_up;
 
 create function scheduler.record_death() returns trigger
     language plpgsql security definer

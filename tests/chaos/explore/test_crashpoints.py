@@ -29,7 +29,7 @@ READ = {
     *("task", "task_runs", "list_dead_letters", "list_tasks", "live_counts", "of_kinds"),
     *("serves_others", "find_token", "tokens", "at_limit", "kind_limits", "totals", "throughput"),
     *("current_snapshot", "new_letters", "standing_letters", "hook_counts", "sampled_counts"),
-    "audit",
+    *("audit", "dead_letter_ids", "dead_letter_summaries"),
 }
 # A script for an administrator, the service's tokens and refusals, and what is told of deaths:
 # no part of a task's life.
