@@ -1,0 +1,44 @@
+"""pg-boss (npm); its program is npm/pg_boss.mjs."""
+
+from __future__ import annotations
+
+from chaos.bench.peers.peer import BEST, DEFAULT, Check, Peer, Setting
+
+PEER = Peer(
+    name="pg-boss",
+    runtime="npm",
+    program="pg_boss.mjs",
+    packages=("pg-boss",),
+    settings=(
+        Setting(DEFAULT, {}, "as it comes: one job every 2 s", most=12),
+        Setting(
+            BEST,
+            {
+                "work": {
+                    "batchSize": 500,
+                    "localConcurrency": 2,
+                    "burstWhenBatchFull": True,
+                    "pollingIntervalSeconds": 0.5,
+                }
+            },
+            "batchSize=500, localConcurrency=2, burstWhenBatchFull, pollingIntervalSeconds=0.5"
+            " (docs/api/workers.md)",
+        ),
+    ),
+    open=(
+        "select exists (select from pgboss.job where name = 'noop' and state < 'active'"
+        " and not blocked)"
+        " or exists (select from pgboss.job where name = 'noop' and state = 'active')"
+    ),
+    checks=(
+        Check(
+            "select abs(count(*) - %(tasks)s) from pgboss.job"
+            " where name = 'noop' and state = 'completed'",
+            "{n} jobs too few or too many are completed",
+        ),
+        Check(
+            "select count(*) from pgboss.job where name = 'noop' and retry_count <> 0",
+            "{n} jobs were tried again",
+        ),
+    ),
+)
