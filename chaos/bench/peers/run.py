@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -30,12 +30,12 @@ class Plan:
     repeats: int
     named: bool
 
-    def cells(self, peers: tuple[Peer, ...]) -> list[Cell]:
+    def cells(self) -> list[Cell]:
         """One repeat, in its order: at each number of workers every system with each setting."""
         return [
             Cell(peer, setting, workers, min(self.tasks, setting.most or self.tasks))
             for workers in self.workers
-            for peer in peers
+            for peer in self.peers
             for setting in peer.settings
         ]
 
@@ -43,42 +43,50 @@ class Plan:
 def run(plan: Plan, said_command: str, tell: Tell) -> Result:
     """Measure all of the plan. Raises MissingError, WrongDrainError, BenchError or ClusterError."""
     clock = Clock(said_command)
+    commands, notes = commands_of(plan)
+    plan = replace(plan, peers=tuple(peer for peer in plan.peers if peer.name in commands))
+    with (
+        postgres(settings=SETTINGS, durable=True) as server,
+        TemporaryDirectory(prefix="leaseproof-bench-") as scratch,
+    ):
+        clock.start(server)
+        for peer in plan.peers:
+            clock.note(versions(peer))
+        measurements = _measure(plan, commands, server, Path(scratch), tell)
+        return clock.result(BENCH, "workers", server, notes, measurements)
+
+
+def commands_of(plan: Plan) -> tuple[dict[str, list[str]], list[str]]:
+    """What runs each system that is installed, by its name; and the notes: what is missing, then
+    what each setting is. Raises MissingError for one that was asked for."""
     commands: dict[str, list[str]] = {}
-    notes = []
+    missing: list[str] = []
+    settings: list[str] = []
     for peer in plan.peers:
         try:
             commands[peer.name] = command(peer)
         except MissingError as error:
             if plan.named:
                 raise
-            notes.append(f"not measured: {error}")
-    peers = tuple(peer for peer in plan.peers if peer.name in commands)
-    notes += [f"{peer.name} {one.name}: {one.said}" for peer in peers for one in peer.settings]
-    with (
-        postgres(settings=SETTINGS, durable=True) as server,
-        TemporaryDirectory(prefix="leaseproof-bench-") as scratch,
-    ):
-        clock.start(server)
-        for peer in peers:
-            clock.note(versions(peer))
-        cells = plan.cells(peers)
-        measurements = _measure(cells, plan.repeats, commands, server, Path(scratch), tell)
-        return clock.result(BENCH, "workers", server, notes, measurements)
+            missing.append(f"not measured: {error}")
+            continue
+        settings += [f"{peer.name} {setting.name}: {setting.said}" for setting in peer.settings]
+    return commands, missing + settings
 
 
 def _measure(
-    cells: list[Cell],
-    repeats: int,
+    plan: Plan,
     commands: Mapping[str, list[str]],
     server: Postgres,
     scratch: Path,
     tell: Tell,
 ) -> list[Measurement]:
+    cells = plan.cells()
     templates: dict[tuple[str, str], str] = {}
     done: list[Measurement] = []
-    for repeat in range(1, repeats + 1):
+    for repeat in range(1, plan.repeats + 1):
         for cell in cells:
-            tell(len(done), len(cells) * repeats, cell.key, done[-1] if done else None)
+            tell(len(done), len(cells) * plan.repeats, cell.key, done[-1] if done else None)
             own = commands[cell.peer.name]
             kind = (cell.peer.name, cell.setting.name)
             if kind not in templates:

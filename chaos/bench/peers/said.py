@@ -14,18 +14,21 @@ OTHERS = tuple(peer.name for peer in KNOWN if peer.runtime != "python")
 
 
 def sentences(medians: Mapping[Key, float], unit: str) -> Iterator[str]:
-    """Each system's own best cell, ours first, and ours beside the best of Python's and each of
-    npm's. Ours is the multiple also where it is below one."""
+    """Ours, with each of its settings, as a multiple of the best of Python's others and of each
+    system of npm: also where that is below one."""
     ours = {setting: greatest(medians, (OURS,), (setting,)) for setting in (DEFAULT, BEST)}
-    rivals = [found for name in OTHERS if (found := greatest(medians, (name,), (DEFAULT, BEST)))]
-    if (python := greatest(medians, PYTHON, (DEFAULT, BEST))) is not None:
-        rivals.insert(0, python)
+    rivals = [
+        (said, found)
+        for said, names in (("Python's others, ", PYTHON), *(("", (name,)) for name in OTHERS))
+        if (found := greatest(medians, names, (DEFAULT, BEST))) is not None
+    ]
     for setting, mine in ours.items():
-        for theirs in rivals if mine is not None else ():
-            assert mine is not None
+        if mine is None:
+            continue
+        for said, theirs in rivals:
             yield (
                 f"ours with {_named(setting)}: {medians[mine]:,.0f} {unit} at {mine.at} workers,"
-                f" {medians[mine] / medians[theirs]:.2f} times the best of {theirs.system}"
+                f" {medians[mine] / medians[theirs]:.2f} times the best of {said}{theirs.system}"
                 f" ({theirs.setting}): {medians[theirs]:,.0f} at {theirs.at}"
             )
 
