@@ -30,8 +30,8 @@ PEER = Peer(
     ),
     # Its index begins with the state.
     open=(
-        "select exists (select from absurd.r_default where state = 'pending')"
-        " or exists (select from absurd.r_default where state in ('running', 'sleeping'))"
+        "select exists (select from absurd.r_default"
+        " where state in ('pending', 'running', 'sleeping'))"
     ),
     checks=(
         Check(

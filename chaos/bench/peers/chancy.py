@@ -45,8 +45,8 @@ PEER = Peer(
         ),
     ),
     open=(
-        "select exists (select from chancy_jobs where state in ('pending', 'running', 'retrying')"
-        " order by id desc limit 1)"
+        "select exists (select from chancy_jobs where queue = 'default'"
+        " and state in ('pending', 'running', 'retrying'))"
     ),
     checks=(
         Check(

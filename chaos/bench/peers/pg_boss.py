@@ -26,9 +26,8 @@ PEER = Peer(
         ),
     ),
     open=(
-        "select exists (select from pgboss.job where name = 'noop' and state < 'active'"
-        " and not blocked)"
-        " or exists (select from pgboss.job where name = 'noop' and state = 'active')"
+        "select exists (select from pgboss.job where name = 'noop'"
+        " and state in ('created', 'retry', 'active'))"
     ),
     checks=(
         Check(

@@ -20,15 +20,15 @@ PEER = Peer(
         Setting(DEFAULT, {}, "as it comes: concurrency=1", most=2_000),
         Setting(
             BEST,
-            # The one thing that its documentation has for throughput; a connection for each.
+            # Short jobs "will need as many connections as your concurrency (plus one)".
             {"concurrency": 10, "pool": 11},
-            "concurrency=10 (docs, how-to `Launch multiple tasks in parallel`), pool of 11",
+            "concurrency=10 (docs/howto/concurrency.md), pool of 11 (docs/discussions.md)",
             most=3_000,
         ),
     ),
     open=(
-        "select exists (select from procrastinate_jobs where status in ('todo', 'doing')"
-        " order by id desc limit 1)"
+        "select (select 1 from procrastinate_jobs where status in ('todo', 'doing')"
+        " order by id desc limit 1) is not null"
     ),
     checks=(
         Check(

@@ -110,7 +110,7 @@ def test_a_drain_that_is_wrong_has_no_figure(
     place: Place, bug: str, error: type[BenchError], said: str
 ) -> None:
     with pytest.raises(error, match=said):
-        place.drained(cell_of(made_up(bug)), COMMAND)
+        place.drained(cell_of(made_up(bug), workers=1), COMMAND)
 
 
 @pytest.mark.slow
@@ -294,6 +294,45 @@ def test_ours_is_drained_by_the_same_yardstick(place: Place, setting: str) -> No
     assert found.figures["tasks"] == JOBS
 
 
+AGAIN = "insert into pgqueuer_log (job_id, status, priority, entrypoint) select job_id, {}, 0, ''"
+AGAIN += " from pgqueuer_log limit 1"
+# What is done to the tables after a drain of each, and what must be said of it.
+BUGS = {
+    "pgqueuer": [
+        ("insert into pgqueuer (priority, status, entrypoint) values (0, 'queued', '')", "open"),
+        ("insert into pgqueuer (priority, status, entrypoint) values (0, 'failed', '')", "still"),
+        (AGAIN.format("'successful'"), "1 jobs are logged as successful more than once"),
+        (AGAIN.format("'exception'"), "1 rows of the log say that a job failed"),
+        ("delete from pgqueuer_log", "50 jobs too few or too many are logged"),
+    ],
+    "procrastinate": [
+        ("update procrastinate_jobs set status = 'todo' where id = 7", "open again"),
+        ("update procrastinate_jobs set status = 'failed' where id = 7", "1 jobs too few"),
+        ("update procrastinate_jobs set attempts = 2 where id = 7", "1 jobs were not done"),
+        ("insert into procrastinate_events (job_id, type) values (7, 'started')", "more than once"),
+    ],
+    "absurd": [
+        ("update absurd.r_default set state = 'pending'", "open again"),
+        ("update absurd.t_default set state = 'failed'", "50 tasks too few"),
+        ("delete from absurd.r_default", "50 runs too few"),
+        ("update absurd.t_default set attempts = 2", "50 tasks were not done"),
+    ],
+    "chancy": [
+        ("update chancy_jobs set state = 'retrying'", "open again"),
+        ("update chancy_jobs set state = 'failed'", "50 jobs too few"),
+        ("update chancy_jobs set attempts = 2", "50 jobs were not done"),
+    ],
+    "graphile-worker": [
+        ("select graphile_worker.add_job('noop')", "1 jobs are not done"),
+    ],
+    "pg-boss": [
+        ("update pgboss.job set state = 'active'", "open again"),
+        ("update pgboss.job set state = 'failed'", "50 jobs too few"),
+        ("update pgboss.job set retry_count = 1", "50 jobs were tried again"),
+    ],
+}
+
+
 @pytest.mark.slow
 @pytest.mark.chaos_long
 @pytest.mark.parametrize("peer", KNOWN[1:], ids=lambda peer: peer.name)
@@ -302,5 +341,12 @@ def test_every_other_drains_where_it_is_installed(place: Place, peer: Peer) -> N
         command = installed.command(peer)
     except MissingError as error:
         pytest.skip(str(error))
-    found, _ = place.drained(cell_of(peer, setting=BEST), command, longest=60.0)
+    cell = cell_of(peer, setting=BEST)
+    found, copy = place.drained(cell, command, longest=60.0)
     assert found.figures["tasks"] == JOBS
+    with psycopg.connect(place.server.dsn(copy)) as connection:
+        for bug, said in BUGS[peer.name]:
+            connection.execute(bug.encode())
+            with pytest.raises(WrongDrainError, match=said):
+                verify(connection, cell, [Tally(1.0, JOBS)])
+            connection.rollback()
