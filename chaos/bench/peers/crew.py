@@ -23,15 +23,19 @@ PREPARE_SECONDS = 600.0
 
 def prepare(command: list[str], url: str, setting: Setting, tasks: int) -> None:
     """Install a system in an empty database and enqueue. Raises BenchError if that fails."""
-    ran = subprocess.run(
-        [*command, "prepare", url, json.dumps(setting.options), str(tasks)],
-        capture_output=True,
-        text=True,
-        stdin=subprocess.DEVNULL,
-        timeout=PREPARE_SECONDS,
-    )
+    said = f"`{' '.join(command)} prepare`"
+    try:
+        ran = subprocess.run(
+            [*command, "prepare", url, json.dumps(setting.options), str(tasks)],
+            capture_output=True,
+            text=True,
+            stdin=subprocess.DEVNULL,
+            timeout=PREPARE_SECONDS,
+        )
+    except subprocess.TimeoutExpired as error:
+        raise BenchError(f"{said} did not end within {PREPARE_SECONDS:.0f} s") from error
     if ran.returncode != 0:
-        raise BenchError(f"`{' '.join(command)} prepare` failed:\n{_end(ran.stderr)}")
+        raise BenchError(f"{said} failed:\n{_end(ran.stderr)}")
 
 
 class Crew:

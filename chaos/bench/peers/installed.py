@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -77,9 +78,11 @@ def node() -> Path:
 
 @cache
 def version_of(program: Path) -> tuple[int, ...]:
-    """What it says it is."""
-    said = subprocess.run([program, "--version"], capture_output=True, text=True, check=True).stdout
-    return tuple(int(part) for part in said.strip().lstrip("v").split("."))
+    """What it says it is. Raises MissingError if it says nothing of the kind."""
+    ran = subprocess.run([program, "--version"], capture_output=True, text=True)
+    if (found := re.fullmatch(r"v(\d+)\.(\d+)\.(\d+)\s*", ran.stdout)) is None:
+        raise MissingError(f"`{program} --version` does not say which version it is; {EXTRA}")
+    return tuple(int(part) for part in found.groups())
 
 
 def _npm() -> list[str]:

@@ -161,6 +161,10 @@ def test_a_node_that_is_too_old_is_not_run(tmp_path: Path, monkeypatch: pytest.M
     monkeypatch.setattr(installed, "find_spec", lambda name: None)
     with pytest.raises(MissingError, match=r"needs Node.js 22.18 or later, and .* is 20.1.0; pip"):
         installed.node.__wrapped__()
+    installed.version_of.cache_clear()
+    old.write_text("#!/bin/sh\nexit 1\n")
+    with pytest.raises(MissingError, match=r"node --version` does not say which version"):
+        installed.node.__wrapped__()
     old.unlink()
     with pytest.raises(MissingError, match=r"needs Node.js 22.18 or later; pip"):
         installed.node.__wrapped__()
