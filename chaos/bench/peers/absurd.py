@@ -20,12 +20,12 @@ PEER = Peer(
     program="chaos.bench.peers.absurd",
     packages=("absurd-sdk", "absurdctl"),
     settings=(
-        Setting(DEFAULT, {}, "as it comes: concurrency=1", most=4_000),
+        Setting(DEFAULT, {}, "as it comes: concurrency=1", most=1_500),
         Setting(
             BEST,
             {"concurrency": 10, "batch_size": 100},
             "asynchronous worker, concurrency=10, batch_size=100 (docs/sdks/python.md)",
-            most=10_000,
+            most=5_000,
         ),
     ),
     # Its index begins with the state.
