@@ -119,7 +119,7 @@ def _figure(
 def _table(result: Result) -> str:
     columns = {name: spreads(result, name) for name in FIGURES}
     columns = {name: cells for name, cells in columns.items() if cells}
-    waited = waits(result)
+    waited, limited = waits(result), has_limit(result)
     main = headline(result)
     heads = "".join(
         f"<th>{escape(name.replace('_', ' '))}<br>{escape(FIGURES[name].unit)}</th>"
@@ -128,16 +128,18 @@ def _table(result: Result) -> str:
     rows = "".join(
         f'<tr class="{"limit" if key.system == LIMIT else "ours"}">'
         f'<td class="text">{escape(key.system)}</td><td class="text">{escape(key.setting)}</td>'
-        f"<td>{key.at:,}</td><td>{share(columns[main], key)}</td>"
+        f"<td>{key.at:,}</td>"
+        + (f"<td>{share(columns[main], key)}</td>" if limited else "")
         + "".join(_cell(cells, key) for cells in columns.values())
-        + f'<td class="text">{escape(said_waits(waited.get(key, {})))}</td></tr>\n'
+        + (f'<td class="text">{escape(said_waits(waited.get(key, {})))}</td>' if waited else "")
+        + "</tr>\n"
         for key in ordered(result)
     )
     return (
         '<table><thead><tr><th class="text">system</th><th class="text">setting</th>'
-        f"<th>{escape(result.axis)}</th><th>of pgbench</th>{heads}"
-        '<th class="text">active sessions waited for</th></tr></thead>'
-        f"<tbody>{rows}</tbody></table>"
+        f"<th>{escape(result.axis)}</th>{'<th>of pgbench</th>' if limited else ''}{heads}"
+        + ('<th class="text">active sessions waited for</th>' if waited else "")
+        + f"</tr></thead><tbody>{rows}</tbody></table>"
     )
 
 

@@ -144,7 +144,7 @@ def test_a_system_that_is_not_installed_is_a_note() -> None:
     assert notes == [
         "not measured: nobody is not installed; pip install 'leaseproof[peers]'",
         "leaseproof default: as it comes",
-        "leaseproof best: slots=1, prefetch=99 (docs/performance.md)",
+        "leaseproof best: slots=1, prefetch=499 (docs/performance.md)",
     ]
 
 
@@ -271,6 +271,7 @@ def test_the_page_shows_each_system_in_a_colour_of_its_own() -> None:
     html = page(made_up_result())
     assert "one yardstick" in html
     assert "Dashed" not in html
+    assert "of pgbench" not in html
     pictures = re.findall(r"<figure>.*?</figure>", html, re.DOTALL)
     assert len(pictures) == 2
     for picture in pictures:
