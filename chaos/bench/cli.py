@@ -23,6 +23,9 @@ from rich.table import Table
 
 from chaos.bench import BenchError, WrongDrainError, contention, enqueue, growth, latency, profile
 from chaos.bench.compare import Compared, cautions, compare
+from chaos.bench.peers import run as peers
+from chaos.bench.peers.installed import MissingError
+from chaos.bench.peers.known import KNOWN
 from chaos.bench.result import FIGURES, Key, Measurement, Result, ResultError, as_json, load, save
 from chaos.bench.setting import DEFAULT, Setting, parse_setting
 from chaos.bench.table import number, sentences, table
@@ -146,6 +149,33 @@ def latency_command(
     _measure(lambda tell: latency.run(plan, _command(), tell), as_json, out)
 
 
+@app.command("peers")
+def peers_command(
+    workers: Annotated[str, typer.Option(help="Numbers of worker processes, with commas.")] = (
+        "1,2,4"
+    ),
+    tasks: Annotated[
+        int, typer.Option(min=1, help="For every drain; fewer where the defaults wait for seconds.")
+    ] = 20_000,
+    only: Annotated[
+        list[str] | None, typer.Option(help="Measure this system; may be given again for more.")
+    ] = None,
+    repeats: Repeats = 3,
+    as_json: AsJson = False,
+    out: Out = None,
+) -> None:
+    """Ours beside other PostgreSQL queues, each as it comes and at its best."""
+    known = {peer.name: peer for peer in KNOWN}
+    for name in only or ():
+        if name not in known:
+            end(f"{name!r} is no system that is measured; there are {', '.join(known)}", USAGE)
+    measured = tuple(peer for peer in KNOWN if not only or peer.name in only)
+    plan = peers.Plan(
+        measured, _numbers("--workers", workers, MOST_WORKERS), tasks, repeats, named=bool(only)
+    )
+    _measure(lambda tell: peers.run(plan, _command(), tell), as_json, out)
+
+
 @app.command("profile")
 def profile_command(
     setting: Annotated[str, typer.Option(help="SLOTS, SLOTS+PREFETCH, or `default`.")] = DEFAULT,
@@ -247,6 +277,8 @@ def _ended_well() -> Iterator[None]:
         yield
     except WrongDrainError as error:
         end(str(error), WRONG)
+    except MissingError as error:
+        end(str(error), USAGE)
     except (BenchError, ClusterError, ForkServerError, psycopg.Error, OSError) as error:
         end(f"the bench could not do its work: {error}", BROKEN)
     except KeyboardInterrupt:

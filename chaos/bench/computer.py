@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import platform
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from importlib.metadata import version
 from pathlib import Path
 
@@ -45,6 +45,10 @@ class Clock:
     def start(self, server: Postgres) -> None:
         """Describe the machine, before there is any load."""
         self._machine = describe(server)
+
+    def note(self, versions: Mapping[str, str]) -> None:
+        """Add what else was measured, and in which version."""
+        self._machine |= versions
 
     def result(
         self,

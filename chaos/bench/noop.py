@@ -13,7 +13,7 @@ from scheduler import Attempt, Kind, Registry
 KIND = "noop"
 LEASE_SECONDS = 60  # the default lease of a kind
 
-_CHECKS = (
+CHECKS = (
     (
         "select count(*) from scheduler.tasks"
         " where status <> 'completed' or attempts <> 1 or lease_token <> 1",
@@ -78,7 +78,7 @@ def violations(connection: Connection, tasks: int) -> list[str]:
     total = _number(connection, "select count(*) from scheduler.tasks")
     if total != tasks:
         found.append(f"there are {total} tasks, not the {tasks} that were enqueued")
-    for query, sentence in _CHECKS:
+    for query, sentence in CHECKS:
         if number := _number(connection, query):
             found.append(sentence.format(n=number))
     return found

@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from html import escape
 
 from chaos import bench
+from chaos.bench import peers
+from chaos.bench.peers.said import BENCH as PEERS
 from chaos.bench.plots import LIMIT_COLOUR, Line, plot
 from chaos.bench.result import FIGURES, LIMIT, Key, Result, as_json, headline, spreads, waits
 from chaos.bench.statistics import Spread
-from chaos.bench.table import number, ordered, said_waits, sentences, share
+from chaos.bench.table import has_limit, number, ordered, said_waits, sentences, share
 
 LATENCIES = (("claim_p50", "claim_p99"), ("start_p50", "start_p99"))
 _STYLE = """
 :root { color-scheme: light dark; --paper: #fff; --ink: #24292f; --grid: #d8dee4; --dim: #57606a;
   --line-0: #0969da; --line-1: #bc4c00; --line-2: #1a7f37; --line-3: #8250df; --line-4: #bf3989;
-  --line-5: #6e5a00; }
+  --line-5: #6e5a00; --line-6: #0f766e; --line-7: #82071e; }
 @media (prefers-color-scheme: dark) { :root { --paper: #0d1117; --ink: #e6edf3; --grid: #30363d;
   --dim: #9198a1; --line-0: #4493f8; --line-1: #f0883e; --line-2: #3fb950; --line-3: #ab7df8;
-  --line-4: #f778ba; --line-5: #d4b106; } }
+  --line-4: #f778ba; --line-5: #d4b106; --line-6: #2dd4bf; --line-7: #ff8182; } }
 body { background: var(--paper); color: var(--ink); font: 15px/1.5 system-ui, sans-serif;
   margin: 0 auto; max-width: 1200px; padding: 1rem; }
 h1 { font-size: 1.5rem; } h2 { font-size: 1.15rem; margin-top: 2rem; }
@@ -41,6 +45,8 @@ def page(result: Result) -> str:
     title = f"chaos bench {result.bench}"
     # Inside a script element only a closing tag could end the data early.
     data = as_json(result).replace("</", "<\\/")
+    measured = peers.__doc__ if result.bench == PEERS else bench.__doc__
+    dashed = " Dashed: pgbench." if has_limit(result) else ""
     return (
         '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
@@ -51,36 +57,53 @@ def page(result: Result) -> str:
         f"<ul>{''.join(f'<li>{escape(line)}</li>' for line in sentences(result))}</ul>\n"
         f'<div class="plots">{"".join(_plots(result))}</div>\n'
         '<p class="dim">Lines are medians, bands reach from the least to the greatest repeat.'
-        " Dashed: pgbench.</p>\n"
+        f"{dashed}</p>\n"
         f'<h2>All figures</h2>\n<div class="wide">{_table(result)}</div>\n'
         f'<h2>Machine</h2>\n<div class="wide">{_machine(result)}</div>\n'
-        f"<h2>How it was measured</h2>\n<pre>{escape((bench.__doc__ or '').strip())}</pre>\n"
+        f"<h2>How it was measured</h2>\n<pre>{escape((measured or '').strip())}</pre>\n"
         f'<script type="application/json" id="result">{data}</script>\n</body>\n</html>\n'
     )
 
 
 def _plots(result: Result) -> list[str]:
-    """The headline by the axis for each batch, then the latencies."""
+    """The headline by the axis for each batch, then the latencies; systems beside each other with
+    each of their settings."""
     main = headline(result)
+    if result.bench == PEERS:
+        settings = dict.fromkeys(one.key.setting for one in result.measurements)
+        return [
+            _figure(result, setting, partial(_has_setting, setting), (main,), log_y=True)
+            for setting in settings
+        ]
     latencies = [pair for pair in LATENCIES if spreads(result, pair[0])]
     drawn = []
     batches = sorted({one.key.batch for one in result.measurements})
     if FIGURES[main].better == "more":
-        drawn += [_figure(result, batch, (main,), log_y=False) for batch in batches]
+        drawn += [_of_batch(result, batch, (main,), log_y=False) for batch in batches]
     for pair in latencies:
         own = sorted({key.batch for key in spreads(result, pair[0])})
-        drawn += [_figure(result, batch, pair, log_y=True) for batch in own]
+        drawn += [_of_batch(result, batch, pair, log_y=True) for batch in own]
     return drawn
 
 
-def _figure(result: Result, batch: int, figures: tuple[str, ...], log_y: bool) -> str:
+def _has_setting(setting: str, key: Key) -> bool:
+    return key.setting == setting
+
+
+def _of_batch(result: Result, batch: int, figures: tuple[str, ...], log_y: bool) -> str:
+    return _figure(result, f"batch {batch}", lambda key: key.batch == batch, figures, log_y)
+
+
+def _figure(
+    result: Result, of: str, drawn: Callable[[Key], bool], figures: tuple[str, ...], log_y: bool
+) -> str:
     names = " and ".join(name.replace("_per_", "/").replace("_", " ") for name in figures)
-    title = f"{names}, batch {batch}"
+    title = f"{names}, {of}"
     lines: list[Line] = []
     for figure in figures:
         series: dict[tuple[str, str], list[tuple[int, Spread]]] = {}
         for key, found in sorted(spreads(result, figure).items(), key=lambda item: item[0].at):
-            if key.batch == batch:
+            if drawn(key):
                 series.setdefault((key.system, key.setting), []).append((key.at, found))
         for (system, setting), points in series.items():
             label = system if system == LIMIT else f"{system} {setting}"
@@ -89,14 +112,14 @@ def _figure(result: Result, batch: int, figures: tuple[str, ...], log_y: bool) -
             limit = system == LIMIT
             colour = LIMIT_COLOUR if limit else len(lines) + (len(lines) >= LIMIT_COLOUR)
             lines.append(Line(label, colour, limit, points))
-    drawn = plot(title, result.axis, FIGURES[figures[0]].unit, lines, log_y)
-    return f"<figure><figcaption>{escape(title)}</figcaption>{drawn}</figure>\n"
+    picture = plot(title, result.axis, FIGURES[figures[0]].unit, lines, log_y)
+    return f"<figure><figcaption>{escape(title)}</figcaption>{picture}</figure>\n"
 
 
 def _table(result: Result) -> str:
     columns = {name: spreads(result, name) for name in FIGURES}
     columns = {name: cells for name, cells in columns.items() if cells}
-    waited = waits(result)
+    waited, limited = waits(result), has_limit(result)
     main = headline(result)
     heads = "".join(
         f"<th>{escape(name.replace('_', ' '))}<br>{escape(FIGURES[name].unit)}</th>"
@@ -105,16 +128,18 @@ def _table(result: Result) -> str:
     rows = "".join(
         f'<tr class="{"limit" if key.system == LIMIT else "ours"}">'
         f'<td class="text">{escape(key.system)}</td><td class="text">{escape(key.setting)}</td>'
-        f"<td>{key.at:,}</td><td>{share(columns[main], key)}</td>"
+        f"<td>{key.at:,}</td>"
+        + (f"<td>{share(columns[main], key)}</td>" if limited else "")
         + "".join(_cell(cells, key) for cells in columns.values())
-        + f'<td class="text">{escape(said_waits(waited.get(key, {})))}</td></tr>\n'
+        + (f'<td class="text">{escape(said_waits(waited.get(key, {})))}</td>' if waited else "")
+        + "</tr>\n"
         for key in ordered(result)
     )
     return (
         '<table><thead><tr><th class="text">system</th><th class="text">setting</th>'
-        f"<th>{escape(result.axis)}</th><th>of pgbench</th>{heads}"
-        '<th class="text">active sessions waited for</th></tr></thead>'
-        f"<tbody>{rows}</tbody></table>"
+        f"<th>{escape(result.axis)}</th>{'<th>of pgbench</th>' if limited else ''}{heads}"
+        + ('<th class="text">active sessions waited for</th>' if waited else "")
+        + f"</tr></thead><tbody>{rows}</tbody></table>"
     )
 
 

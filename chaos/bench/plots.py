@@ -18,7 +18,7 @@ from chaos.bench.statistics import Spread
 # serves a light and a dark page.
 INK, GRID = "#a1b2c0", "#a1b2c1"
 LIMIT_COLOUR = 1  # in every plot; ours have the others
-COLOURS = ("#a1b2d0", "#a1b2d1", "#a1b2d2", "#a1b2d3", "#a1b2d4", "#a1b2d5")
+COLOURS = tuple(f"#a1b2d{number}" for number in range(8))
 _VARIABLES = {
     INK: "var(--ink)",
     GRID: "var(--grid)",

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from rich.table import Table
 
+from chaos.bench.peers import said as peers
 from chaos.bench.result import (
     FIGURES,
     LIMIT,
@@ -32,14 +33,17 @@ MOST_WAITS = 3
 def table(result: Result) -> Table:
     """Medians (least to greatest), the share of the limit, and what sessions waited for."""
     main = headline(result)
-    columns = {name: spreads(result, name) for name in COLUMNS}
-    columns = {name: cells for name, cells in columns.items() if cells}
+    # Elsewhere each drain has the same number of tasks, or what its batch says.
+    names = (*COLUMNS, "tasks") if result.bench == peers.BENCH else COLUMNS
+    columns = {name: found for name in names if (found := spreads(result, name))}
     waited = waits(result)
+    limited = has_limit(result)
     rows = Table(box=None, padding=(0, 1), header_style="bold")
     rows.add_column("system")
     rows.add_column("setting")
     rows.add_column(result.axis, justify="right")
-    rows.add_column("of pgbench", justify="right")
+    if limited:
+        rows.add_column("of pgbench", justify="right")
     for name in columns:
         rows.add_column(f"{name.replace('_', ' ')}\n[dim]{FIGURES[name].unit}[/]", justify="right")
     if waited:
@@ -49,15 +53,24 @@ def table(result: Result) -> Table:
         if waited:
             cells.append(said_waits(waited.get(key, {})))
         style = "dim" if key.system == LIMIT else None
-        rows.add_row(
-            key.system, key.setting, str(key.at), share(columns[main], key), *cells, style=style
-        )
+        if limited:
+            cells.insert(0, share(columns[main], key))
+        rows.add_row(key.system, key.setting, str(key.at), *cells, style=style)
     return rows
 
 
+def has_limit(result: Result) -> bool:
+    """Whether pgbench was measured, too."""
+    return any(one.key.system == LIMIT for one in result.measurements)
+
+
 def ordered(result: Result) -> list[Key]:
-    """The cells as people compare them: by batch, then by the axis, the limit below ours."""
+    """The cells as people compare them: by batch, then by the axis, the limit below ours; systems
+    with each other by their speed."""
     keys = dict.fromkeys(one.key for one in result.measurements)
+    if result.bench == peers.BENCH:
+        speeds = spreads(result, headline(result))
+        return sorted(keys, key=lambda key: (key.at, -speeds[key].median))
     return sorted(keys, key=lambda key: (key.batch, key.at, key.system == LIMIT, key.setting))
 
 
@@ -93,7 +106,10 @@ def sentences(result: Result) -> Iterator[str]:
     """What the cells add up to: the best, the defaults beside it, and how it holds with more."""
     main = headline(result)
     unit = FIGURES[main].unit
-    if FIGURES[main].better == "more":
+    if result.bench == peers.BENCH:
+        medians = {key: found.median for key, found in spreads(result, main).items()}
+        yield from peers.sentences(medians, unit)
+    elif FIGURES[main].better == "more":
         medians = {key: found.median for key, found in spreads(result, main).items()}
         best = _greatest({key: value for key, value in medians.items() if key.system == OURS})
         default = _greatest(

@@ -1,0 +1,109 @@
+"""`chaos bench peers`: the cells, the order they are drained in, and the result."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import psycopg
+
+from chaos.bench.computer import SETTINGS, Clock
+from chaos.bench.peers.crew import prepare
+from chaos.bench.peers.drain import Cell, drain, url_of
+from chaos.bench.peers.installed import MissingError, command, versions
+from chaos.bench.peers.peer import Peer
+from chaos.bench.peers.said import BENCH
+from chaos.bench.result import Measurement, Result
+from chaos.bench.tell import Tell
+from chaos.cluster.postgres import Postgres, postgres
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What to measure. named: whether these were asked for by name, so that none may be missing."""
+
+    peers: tuple[Peer, ...]
+    workers: tuple[int, ...]
+    tasks: int
+    repeats: int
+    named: bool
+
+    def cells(self) -> list[Cell]:
+        """One repeat, in its order: at each number of workers every system with each setting."""
+        return [
+            Cell(peer, setting, workers, min(self.tasks, setting.most or self.tasks))
+            for workers in self.workers
+            for peer in self.peers
+            for setting in peer.settings
+        ]
+
+
+def run(plan: Plan, said_command: str, tell: Tell) -> Result:
+    """Measure all of the plan. Raises MissingError, WrongDrainError, BenchError or ClusterError."""
+    clock = Clock(said_command)
+    commands, notes = commands_of(plan)
+    plan = replace(plan, peers=tuple(peer for peer in plan.peers if peer.name in commands))
+    with (
+        postgres(settings=SETTINGS, durable=True) as server,
+        TemporaryDirectory(prefix="leaseproof-bench-") as scratch,
+    ):
+        clock.start(server)
+        for peer in plan.peers:
+            clock.note(versions(peer))
+        measurements = _measure(plan, commands, server, Path(scratch), tell)
+        return clock.result(BENCH, "workers", server, notes, measurements)
+
+
+def commands_of(plan: Plan) -> tuple[dict[str, list[str]], list[str]]:
+    """What runs each system that is installed, by its name; and the notes: what is missing, then
+    what each setting is. Raises MissingError for one that was asked for."""
+    commands: dict[str, list[str]] = {}
+    missing: list[str] = []
+    settings: list[str] = []
+    for peer in plan.peers:
+        try:
+            commands[peer.name] = command(peer)
+        except MissingError as error:
+            if plan.named:
+                raise
+            missing.append(f"not measured: {error}")
+            continue
+        settings += [f"{peer.name} {setting.name}: {setting.said}" for setting in peer.settings]
+    return commands, missing + settings
+
+
+def _measure(
+    plan: Plan,
+    commands: Mapping[str, list[str]],
+    server: Postgres,
+    scratch: Path,
+    tell: Tell,
+) -> list[Measurement]:
+    cells = plan.cells()
+    templates: dict[tuple[str, str], str] = {}
+    done: list[Measurement] = []
+    for repeat in range(1, plan.repeats + 1):
+        for cell in cells:
+            tell(len(done), len(cells) * plan.repeats, cell.key, done[-1] if done else None)
+            own = commands[cell.peer.name]
+            kind = (cell.peer.name, cell.setting.name)
+            if kind not in templates:
+                templates[kind] = template(server, f"jobs_{len(templates)}", cell, own)
+            database = f"drain_{len(done)}"
+            directory = scratch / database
+            directory.mkdir()
+            server.create_database(database, template=templates[kind])
+            done.append(drain(server, database, cell, own, directory, repeat))
+            server.drop_database(database)
+    return done
+
+
+def template(server: Postgres, name: str, cell: Cell, own: list[str]) -> str:
+    """A database with the cell's jobs, ready to be copied."""
+    server.create_database(name)
+    prepare(own, url_of(server, name), cell.setting, cell.tasks)
+    with psycopg.connect(server.dsn(name), autocommit=True) as connection:
+        connection.execute("vacuum (analyze)")
+    return name
