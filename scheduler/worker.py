@@ -348,13 +348,22 @@ class Worker:
             attempts = claim(connection, owner, self._leases, asked, sent, self._limited)
         self._most = min(max(most, 2 * asked), self._room)
         del self._doubtful[owner]
-        self._watchdog.hold(attempts)
-        self._observe_claim(len(attempts), self._monotonic() - sent)
+        now = self._monotonic()
+        in_time = [attempt for attempt in attempts if attempt.believed_until > now]
+        self._watchdog.hold(in_time)
+        self._observe_claim(len(attempts), now - sent)
         log_claim(attempts)
         for attempt in attempts:
             detail = f"{attempt.kind} {attempt.number} {attempt.late:.6f}"
             self._observe("claimed", attempt.lease, detail)
+        for attempt in in_time:
             self._slots.submit(attempt)
+        if len(in_time) < len(attempts):
+            # This process stood still between its clock and the database: there the lease may be
+            # fresh, and what nobody started can be had by others at once.
+            late = (attempt for attempt in attempts if attempt.believed_until <= now)
+            self._unwritten += [(attempt, Outcome("released")) for attempt in late]
+            return 0.0
         if attempts:
             # Fewer than asked for does not mean that no more are due: others may have had them
             # locked. Look again as soon as there is room.

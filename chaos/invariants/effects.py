@@ -196,7 +196,8 @@ def _losses(life: Life, until: int) -> Iterator[_Loss]:
     holder gives up or has long done so. Then what is to be explained is that it did: the time of
     the lease up to there, and not what the renewal added, which nobody believed in. Who believes in
     a lease gives it up a whole length after it was asked for; so one that was set less than half of
-    that before was not it.
+    that before was not it. That may be the claim itself, of a worker that stood still between its
+    clock and the database.
     """
     gave_up = {
         (note.token, note.owner): note.at
@@ -218,8 +219,12 @@ def _losses(life: Life, until: int) -> Iterator[_Loss]:
                 begin, end = since, held.expires
                 heard = gave_up.get((held.token, held.owner), end)
                 believed = heard - (end - since) // 2
-                if since > believed and settings[0] <= believed:
-                    begin, end = max(at for at in settings if at <= believed), heard
+                if since > believed:
+                    asked = heard - (end - since)
+                    begin, end = (
+                        max((at for at in settings if at <= believed), default=asked),
+                        heard,
+                    )
                 yield _Loss(move.seq, held.token, held.owner, worker, begin, end)
         if after is None or after.state != RUNNING:
             continue

@@ -884,6 +884,41 @@ def test_the_rows_of_a_claim_whose_reply_was_lost_are_released_and_not_counted(
         assert (task(db, number).attempts, task(db, number).lease_token) == (1, len(before) + 1)
 
 
+def test_a_claim_whose_lease_is_over_by_the_workers_clock_when_it_arrives_is_given_back(
+    db: Connection, dsn: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    late: list[int] = []
+
+    def claims(
+        connection: Connection,
+        owner: str,
+        kinds: Mapping[str, timedelta],
+        limit: int,
+        sent: float,
+        limited: Sequence[str],
+    ) -> list[Attempt]:
+        # As if this process had been stopped after it had looked at its clock.
+        before = 0.0 if late else LEASE.total_seconds()
+        attempts = claim(connection, owner, kinds, limit, sent - before, limited)
+        late.extend(attempt.task for attempt in attempts)
+        return attempts
+
+    monkeypatch.setattr("scheduler.worker.claim", claims)
+    registry, ran = Registry(), list[int]()
+
+    @registry.kind("work", int, lease=LEASE, retry=RetryPolicy(max_attempts=1))
+    def work(attempt: Attempt, payload: int) -> None:
+        ran.append(attempt.token)
+
+    seen: Seen = []
+    number = enqueue(db, work, 1)
+    with running(worker(registry, dsn, observe=watch(seen))):
+        over(db, number)
+    assert ran == [2]
+    assert outcomes(db, number) == ["released", "completed"]
+    assert [what for what, _, _ in seen if what == "lease-lost"] == []
+
+
 def test_tasks_of_a_source_whose_record_is_locked_keep_no_slot_from_those_of_others(
     db: Connection, dsn: str
 ) -> None:

@@ -313,6 +313,26 @@ def test_a_renewal_that_comes_when_its_holder_has_given_up_does_not_hide_why_it_
 
 
 @pytest.mark.parametrize(
+    ("stopped", "explained"),
+    [((2.5, 4.9), True), ((1.0, 2.0), False), ((5.5, 6.0), False), (None, False)],
+)
+def test_a_claim_that_was_asked_for_long_before_it_came_is_given_up_at_once(
+    stopped: tuple[float, float] | None, explained: bool
+) -> None:
+    story = Story().enqueue(1, 2).claim(1, at=5, lease=3).note("lease-lost", 1, 5.1)
+    story.reclaim(1, at=9, cause=False).claim(1, by="w2", at=9).complete(1, at=10)
+    story.claim(2, by="w1", at=20).note("claimed", 2, 20).complete(2, at=21)
+    if stopped is not None:
+        begin, end = stopped
+        story.fault("pause", "inject", target="w1", at=begin)
+        story.fault("pause", "heal", target="w1", at=end)
+    if explained:
+        assert_passes("explained-duplicate", story.history(), judged=1)
+    else:
+        assert_fails("explained-duplicate", story.history(), "the lease of w1/1", "ran out")
+
+
+@pytest.mark.parametrize(
     ("renewed", "waited", "explained"),
     [
         (3.9, (3.5, 1.2), True),  # on its way for too long: its reply came when all was over
