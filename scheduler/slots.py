@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable
 from concurrent.futures import CancelledError
 from contextlib import suppress
+from datetime import timedelta
 from functools import partial
 from queue import Empty, SimpleQueue
 from threading import Thread
@@ -31,6 +32,7 @@ from scheduler.watchdog import Observe, Watchdog
 log = logging.getLogger("scheduler")
 
 PAUSE = 0.5  # seconds before an attempt is given back because no connection could be had
+LEAST_PUT_OFF = timedelta(seconds=1)
 LEASE_LOST = "LP001"  # the SQLSTATE of scheduler.refuse_lost_lease
 
 
@@ -220,13 +222,16 @@ class Slots:
                     # Perhaps this server is read-only by now: the next attempt asks for another.
                     connection.close()
                 raise
+            began = self._monotonic()
             try:
                 complete_and_commit(connection, attempt.lease)
             except BaseException as error:
                 # If the lease is lost the completion raises in the server, which then skips the
                 # COMMIT; closing the session rolls the handler's writes back.
                 connection.close()
-                if isinstance(error, psycopg.errors.LockNotAvailable):
+                # Not for a lock of the handler's own making, for which it need not wait so long.
+                waited = self._monotonic() - began >= attempt.lease_length.total_seconds() / 4
+                if isinstance(error, psycopg.errors.LockNotAvailable) and waited:
                     raise _CompletionBlockedError(one_line(error)) from error
                 raise
 
@@ -284,19 +289,24 @@ class Slots:
         if isinstance(error, _CompletionBlockedError):
             # Nothing of the handler's is left, and it did nothing wrong: an attempt that counted
             # would bring a task to the dead letters because of somebody else's long transaction.
-            # It has waited for half a lease, so it does not come round too often.
             text = str(error)
             event(log, logging.WARNING, "completion-blocked", task=attempt.task, error=text)
-            return Outcome("released")
+            return self._put_off(attempt, "completion-blocked")
         if isinstance(error, IsolatedNotStartedError):
             event(log, logging.WARNING, "no-process", task=attempt.task, error=str(error))
             time.sleep(PAUSE)  # as where there is no connection
-            return Outcome("released")
+            return self._put_off(attempt, "no-process")
         if isinstance(error, IsolatedHandlerError):
             return Outcome("failed", str(error))
         if isinstance(error, CancelledError):
             return Outcome("failed", "interrupted: the worker shut down before the handler ended")
         return Outcome("failed", describe(error, self._secrets.redact))
+
+    def _put_off(self, attempt: Attempt, why: str) -> Outcome:
+        """Give an attempt back for a while, for no fault of its own. Not at once: it is older than
+        most that wait, and would keep its slot from these."""
+        self._observe("put-off", attempt.lease, why)
+        return Outcome("snoozed", delay=max(attempt.lease_length / 2, LEAST_PUT_OFF))
 
 
 def _roll_back(connection: HandlerConnection) -> None:

@@ -24,7 +24,8 @@ log = logging.getLogger("scheduler")
 Told = ParamSpec("Told")
 
 # What a worker can be asked to tell, as (what, lease, detail): `claimed` (the kind, the number of
-# the attempt, how many seconds after the due time), `started`, `finished` (how), `renewed` (the new
+# the attempt, how many seconds after the due time), `started`, `put-off` (why; nothing that the
+# handler did), `finished` (how), `renewed` (the new
 # expiry, microseconds since 1970), `lease-lost` (how), `refused` (which write), `settled` (the
 # outcome that was written, `dead` for a failure that was the last) of its own attempts, and
 # `reclaimed` (the kind, what became of the task) of others'.

@@ -36,7 +36,7 @@ from scheduler.events import event, one_line
 from scheduler.isolation import refuse_isolated_worker
 from scheduler.keeper import PAUSE, Keeper
 from scheduler.kinds import Registry
-from scheduler.lease import Attempt
+from scheduler.lease import Attempt, Lease
 from scheduler.migrate import check_schema
 from scheduler.outcome import Outcome
 from scheduler.roles import needing, refused
@@ -361,9 +361,11 @@ class Worker:
         if len(in_time) < len(attempts):
             # This process stood still between its clock and the database: there the lease may be
             # fresh, and what nobody started can be had by others at once.
-            late = (attempt for attempt in attempts if attempt.believed_until <= now)
+            late = [attempt for attempt in attempts if attempt.believed_until <= now]
+            event(log, logging.WARNING, "claim-too-late", worker=self.name, tasks=len(late))
             self._unwritten += [(attempt, Outcome("released")) for attempt in late]
-            return 0.0
+            self._most = 1  # perhaps they were too many to come in time
+            return PAUSE
         if attempts:
             # Fewer than asked for does not mean that no more are due: others may have had them
             # locked. Look again as soon as there is room.
@@ -390,19 +392,25 @@ class Worker:
     def _write(self, connection: WorkerConnection) -> None:
         """Write down how attempts ended; what was neither written nor refused stays for later."""
         log_losses(self._watchdog)
+        again = set[Lease]()
         if self._locked and self._monotonic() >= self._locked_until:
+            again = {attempt.lease for attempt, _ in self._locked}
             self._unwritten, self._locked = self._unwritten + self._locked, []
         if not self._unwritten:
             return
         with self._bounded(connection):
             locked = settle(connection, self._unwritten, self._watchdog, self._observe)
-        if len(locked) < len(self._unwritten):
-            self._locked_wait = RETRY_LOCKED
         self._unwritten = []
-        if locked:
-            self._locked += locked
+        if again:
+            all_locked = again <= {attempt.lease for attempt, _ in locked}
+            self._locked_wait = (
+                min(2 * self._locked_wait, RETRY_LOCKED_LONGEST) if all_locked else RETRY_LOCKED
+            )
+        if locked and not self._locked:  # those that wait already are not put off by new ones
             self._locked_until = self._monotonic() + self._locked_wait
-            self._locked_wait = min(2 * self._locked_wait, RETRY_LOCKED_LONGEST)
+        self._locked += locked
+        for attempt, _ in locked:
+            attempt.forget_payload()
 
     def _drained(self, until: float) -> bool:
         """Whether nothing is held any more, or the grace is over and handlers were interrupted."""

@@ -332,7 +332,7 @@ class Stage:
         if what != CRASH and part is not None and part.kind == "statement":
             session.withheld = True
             session.grant()
-        elif what != CRASH:
+        elif what != CRASH and session is not actor.blocked:
             session.send_rest()
         gone = list(actor.sessions) if actor.crashed else [session]
         for each in gone:

@@ -207,11 +207,14 @@ def backs_off(history: History, lives: Mapping[int, Life]) -> Verdict:
     """After a failed attempt the next due time is exactly what the row's policy says.
 
     After a snooze it is not before the attempt's end, and exactly the delay later if all snoozes
-    of this system ask for the same.
+    of this system ask for the same and it was the handler that asked.
     """
     found = Found()
     judged = 0
     longest = 0.0
+    put_off = {
+        (note.task, note.token, note.owner) for note in history.notes if note.what == "put-off"
+    }
     for life in lives.values():
         for move in life.moves:
             ended, before, after = move.ended, move.before, move.after
@@ -219,7 +222,8 @@ def backs_off(history: History, lives: Mapping[int, Life]) -> Verdict:
                 continue
             if ended.outcome == "snoozed" and after.state == PENDING:
                 judged += 1
-                wrong = _wrong_snooze(ended, after, history.rules.snooze_delay)
+                own = (life.task, before.token, before.owner) in put_off  # the worker's own wish
+                wrong = _wrong_snooze(ended, after, None if own else history.rules.snooze_delay)
                 if wrong is not None:
                     found.add(life.task, move.seq, wrong)
             if ended.outcome != "failed":

@@ -197,7 +197,7 @@ def _losses(life: Life, until: int) -> Iterator[_Loss]:
     the lease up to there, and not what the renewal added, which nobody believed in. Who believes in
     a lease gives it up a whole length after it was asked for; so one that was set less than half of
     that before was not it. That may be the claim itself, of a worker that stood still between its
-    clock and the database.
+    clock and the database: then it did so for most of the time from when it must have asked.
     """
     gave_up = {
         (note.token, note.owner): note.at
@@ -219,12 +219,10 @@ def _losses(life: Life, until: int) -> Iterator[_Loss]:
                 begin, end = since, held.expires
                 heard = gave_up.get((held.token, held.owner), end)
                 believed = heard - (end - since) // 2
-                if since > believed:
-                    asked = heard - (end - since)
-                    begin, end = (
-                        max((at for at in settings if at <= believed), default=asked),
-                        heard,
-                    )
+                if since > believed and settings[0] <= believed:
+                    begin, end = max(at for at in settings if at <= believed), heard
+                elif since > believed and len(settings) == 1:
+                    begin, end = since - (end - heard) // 2, since
                 yield _Loss(move.seq, held.token, held.owner, worker, begin, end)
         if after is None or after.state != RUNNING:
             continue

@@ -7,7 +7,7 @@ import math
 import time
 from collections import OrderedDict
 from collections.abc import Callable
-from ipaddress import IPv6Address
+from ipaddress import IPv6Address, ip_address
 from threading import Lock
 
 from starlette.datastructures import Headers
@@ -107,9 +107,9 @@ class RateLimit:
     In this process: behind several servers a client has several buckets. Tokens that were never
     found valid here share one: who guesses makes the database look, and may do so only so often.
     After a restart the tokens of all honest clients are such. So each address has a bucket before
-    that one, which is smaller: who guesses from one address leaves something to the others. An
-    address that is forgotten has a full bucket when it comes again, and no more than all have
-    together.
+    that one, which is smaller: who guesses from one address leaves something to the others. (But
+    for this machine's own, where a proxy may speak for all.) An address that is forgotten has a
+    full bucket when it comes again, and no more than all have together.
     """
 
     def __init__(
@@ -132,8 +132,10 @@ class RateLimit:
                 bucket, _ = self._known[digest]
                 wait = bucket.take(now)
             else:
-                bucket = self._address(client, now)
-                wait = bucket.take(now)
+                bucket, wait = self._strangers, 0.0
+                if not _is_proxy(client):
+                    bucket = self._address(client, now)
+                    wait = bucket.take(now)
                 if wait == 0:
                     bucket = self._strangers
                     wait = bucket.take(now)
@@ -171,6 +173,14 @@ class RateLimit:
         if len(self._addresses) > MOST_ADDRESSES:
             self._addresses.popitem(last=False)
         return bucket
+
+
+def _is_proxy(client: str) -> bool:
+    """Whether this address may stand for any number of clients: the TLS proxy on this machine."""
+    try:
+        return ip_address(client).is_loopback
+    except ValueError:
+        return False
 
 
 def _network(client: str) -> str:

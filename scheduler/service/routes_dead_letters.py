@@ -21,6 +21,7 @@ from scheduler.service.tokens import Caller
 router = APIRouter(prefix="/api/v1/dead-letters", tags=["dead letters"], route_class=TokenRoute)
 
 EXPORT_PAGE = 20  # each may have a payload of a megabyte
+MOST_PAGES = 10  # of dead letters that one request tries
 JSON_LINES = "application/jsonl"
 
 After = Annotated[str | None, Query(pattern=CURSOR, description="The `next` of the page before.")]
@@ -124,11 +125,12 @@ def _settle_oldest(
     act: Callable[..., list[int]], connection: Connection, kind: str, source: str | None
 ) -> tuple[list[int], bool]:
     """Settle the oldest dead letters of a kind, a page at a time, until so many are settled as a
-    request may change, or all were tried: those that cannot be requeued, however many there are,
-    keep nobody from the others. The ids of those settled, and whether there are more to try."""
+    request may change, or so many pages were tried: a thousand that cannot be requeued keep nobody
+    from the others. The ids of those settled, and whether there are more to try."""
     done: list[int] = []
     after: str | None = None
-    while True:
+    more = True
+    for _ in range(MOST_PAGES):
         found = letter_page(
             connection, kind=kind, kinds=None, after=after, limit=models.LARGEST_BATCH + 1
         )
@@ -136,5 +138,6 @@ def _settle_oldest(
         done += act(connection, [letter.id for letter in page], source=source)
         more = len(found) > len(page)
         if not more or len(done) >= models.LARGEST_BATCH:
-            return done, more
+            break
         after = cursor_of(page[-1])
+    return done, more

@@ -205,10 +205,11 @@ def test_a_machine_that_can_start_no_process_costs_no_attempt(
 
     monkeypatch.setattr(Isolated, "_start", starts)
     monkeypatch.setattr("scheduler.slots.PAUSE", 0.01)
+    monkeypatch.setattr("scheduler.slots.LEAST_PUT_OFF", timedelta(0))
     with running(worker(registry, dsn, slots=1)):
         number = enqueue(db, apart, Job(what="return", file=pids))
         over(db, number)
-    assert outcomes(db, number) == ["released"] * 3 + ["completed"]
+    assert outcomes(db, number) == ["snoozed"] * 3 + ["completed"]
     assert task(db, number).attempts == 1
 
 

@@ -96,6 +96,15 @@ def test_who_guesses_from_one_address_leaves_a_share_to_tokens_that_are_not_know
     assert (refused.value.headers or {})["Retry-After"] == "1"
 
 
+@pytest.mark.parametrize("client", ["127.0.0.1", "::1"])
+def test_this_machines_own_address_may_be_a_proxys_and_has_no_share_of_its_own(client: str) -> None:
+    rates = RateLimit(1, 1, lambda: 0.0)
+    for number in range(STRANGERS_BURST):
+        rates.take(str(number).encode(), client)
+    with pytest.raises(Problem):
+        rates.take(b"one too many", client)
+
+
 def test_the_addresses_of_one_network_of_ipv6_are_one() -> None:
     rates = RateLimit(1.0, 2, Time())
     for guess in range(ADDRESS_BURST):

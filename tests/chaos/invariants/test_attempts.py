@@ -293,6 +293,8 @@ def test_where_all_snoozes_ask_for_one_delay_it_must_be_exactly_that() -> None:
     for due in (2.2 + 1e-6, 2.2 - 1e-6):
         history = _snoozed(due).history(rules=rules)
         assert_fails("backs-off", history, "again after 0.", "but it asked for 0.200000 s")
+    # But for one that the worker put off by itself, and said so.
+    assert_passes("backs-off", _snoozed(3).note("put-off", 1, 2).history(rules=rules), judged=1)
 
 
 def test_a_last_attempt_whose_lease_ran_out_must_not_stay_as_it_is() -> None:

@@ -314,7 +314,13 @@ def test_a_renewal_that_comes_when_its_holder_has_given_up_does_not_hide_why_it_
 
 @pytest.mark.parametrize(
     ("stopped", "explained"),
-    [((2.5, 4.9), True), ((1.0, 2.0), False), ((5.5, 6.0), False), (None, False)],
+    [
+        ((2.5, 4.9), True),
+        ((1.0, 2.0), False),
+        ((2.2, 2.4), False),  # too soon for the claim to have waited for its end
+        ((5.5, 6.0), False),
+        (None, False),
+    ],
 )
 def test_a_claim_that_was_asked_for_long_before_it_came_is_given_up_at_once(
     stopped: tuple[float, float] | None, explained: bool
