@@ -5,6 +5,7 @@ how each goes on after a lost connection, and who recovers what they leave.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
 from datetime import timedelta
 from typing import TypeVar
 
@@ -82,43 +83,40 @@ def worker(
     connection: Connection, outcome: Outcome, limits: Mapping[str, int | None] = NONE
 ) -> None:
     """Claim one task, renew, write down how it ended and look whether that arrived."""
-    client = Client(connection)
-    limited = list(limits)
-    if limits:
-        client.do(lambda c: declare_limits(c, limits))
-    attempts = client.do(
-        lambda c: take(c, "a/1", limited=limited), lambda c: _take_again(c, limited)
-    )
-    if attempts:
-        [attempt] = attempts
-        client.do(lambda c: renew(c, [attempt.lease], [LEASE]))
-        client.do(lambda c: write_batches(c, [(attempt, outcome)]))
-        looks = client.do(lambda c: second_look(c, [attempt.lease]))
-        assert not looks[attempt.lease].held, f"{attempt} was neither ended nor lost"
-    client.do(lambda c: next_due(c, {KIND: LEASE}))
-    client.close()
+    with closing(Client(connection)) as client:
+        limited = list(limits)
+        if limits:
+            client.do(lambda c: declare_limits(c, limits))
+        attempts = client.do(
+            lambda c: take(c, "a/1", limited=limited), lambda c: _take_again(c, limited)
+        )
+        if attempts:
+            [attempt] = attempts
+            client.do(lambda c: renew(c, [attempt.lease], [LEASE]))
+            client.do(lambda c: write_batches(c, [(attempt, outcome)]))
+            looks = client.do(lambda c: second_look(c, [attempt.lease]))
+            assert not looks[attempt.lease].held, f"{attempt} was neither ended nor lost"
+        client.do(lambda c: next_due(c, {KIND: LEASE}))
 
 
 def forgetter(connection: Connection) -> None:
     """Claim, and give back by owner, as a worker does whose claim got no reply."""
-    client = Client(connection)
-    client.do(lambda c: take(c, "a/1"), lambda c: [])
-    client.do(lambda c: release_claims(c, ["a/1"]))
-    client.close()
+    with closing(Client(connection)) as client:
+        client.do(lambda c: take(c, "a/1"), lambda c: [])
+        client.do(lambda c: release_claims(c, ["a/1"]))
 
 
 def transactional(connection: Connection, ends: Callable[[Connection, Attempt], None]) -> None:
     """Claim, then write the effect and the completion in one transaction; a failure is written."""
-    client = Client(connection)
-    attempts = client.do(lambda c: take(c, "a/1"), lambda c: _take_again(c, ()))
-    if attempts:
-        [attempt] = attempts
-        try:
-            client.do(lambda c: ends(c, attempt), lambda c: _fail(c, attempt))
-        except psycopg.DatabaseError as error:
-            if error.sqlstate != LEASE_LOST:
-                raise
-    client.close()
+    with closing(Client(connection)) as client:
+        attempts = client.do(lambda c: take(c, "a/1"), lambda c: _take_again(c, ()))
+        if attempts:
+            [attempt] = attempts
+            try:
+                client.do(lambda c: ends(c, attempt), lambda c: _fail(c, attempt))
+            except psycopg.DatabaseError as error:
+                if error.sqlstate != LEASE_LOST:
+                    raise
 
 
 def _fail(connection: Connection, attempt: Attempt) -> None:
@@ -153,10 +151,9 @@ def completed(connection: Connection, attempt: Attempt) -> None:
 
 def repeated(connection: Connection, acts: Sequence[Act]) -> None:
     """What may be done again after a lost reply, one after the other."""
-    client = Client(connection)
-    for act in acts:
-        client.do(act)
-    client.close()
+    with closing(Client(connection)) as client:
+        for act in acts:
+            client.do(act)
 
 
 def order(connection: Connection) -> None:
