@@ -11,16 +11,15 @@ from chaos.figures.replaying import shown
 from chaos.hunt.found import Hunted, Kill
 from chaos.hunt.pool import must_be_quiet
 from chaos.keep import run_and_keep
-from chaos.mutants import MUTANTS
 
 
 def try_without_bugs(mutants: Iterable[str], scenarios: Path, reports: Path) -> None:
-    """Run the scenarios of these mutants on the unmodified scheduler, each length of each once.
+    """Run the scenarios of these mutants on the unmodified scheduler, each form of each once.
 
     In the hunt they wait for less long than by their own bounds, which no other run shows to be
     enough. Raises FalseAlarmError, what a run raises, and ScenarioError.
     """
-    distinct = {MUTANTS[mutant].shown_by: mutant for mutant in mutants}
+    distinct = {shown(mutant, scenarios).model_dump_json(): mutant for mutant in mutants}
     for mutant in distinct.values():
         scenario = shown(mutant, scenarios)
         ran = run_and_keep(scenario, 1, "leaseproof", reports)
