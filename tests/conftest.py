@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import signal
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -31,6 +32,15 @@ settings.load_profile("leaseproof")
 # of such a run: the tests that interrupt one would wait in vain.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+@pytest.fixture(autouse=True)
+def _nothing_is_left_open(request: pytest.FixtureRequest) -> Iterator[None]:
+    """A long test is told of what it left open, and not whichever test comes next when the garbage
+    is collected: each has room for the tenth of a second that this takes."""
+    yield
+    if request.node.get_closest_marker("chaos_long"):
+        gc.collect()
 
 
 @pytest.fixture(scope="session")

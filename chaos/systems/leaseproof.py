@@ -7,7 +7,7 @@ import signal
 import time
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
@@ -236,7 +236,7 @@ class Leaseproof:
 
     def operate(self, dsn: str, what: Operation, tasks: Sequence[int]) -> list[int]:
         """Through the scheduler's own functions."""
-        with psycopg.connect(dsn) as connection:
+        with closing(psycopg.connect(dsn)) as connection, connection:
             match what:
                 case "cancel":
                     return list(scheduler.cancel(connection, tasks))
@@ -321,8 +321,10 @@ class _Worker(Worker):
 @contextmanager
 def _as_source(dsn: str, source: str | None) -> Iterator[Connection]:
     """A transaction of this source, or of the run itself."""
+    dsn = make_conninfo(dsn, **({"user": source} if source else {}))
     try:
-        with psycopg.connect(make_conninfo(dsn, **({"user": source} if source else {}))) as session:
+        # By itself a session whose COMMIT failed stays open.
+        with closing(psycopg.connect(dsn)) as session, session:
             yield session
     except CapReachedError as error:
         raise RefusedError(str(error)) from error

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -83,7 +84,8 @@ class Queue:
 
     def enqueue(self, dsn: str, orders: Sequence[Order]) -> list[int]:
         """Insert in one transaction."""
-        with psycopg.connect(dsn) as connection:
+        # By itself a session whose COMMIT failed stays open.
+        with closing(psycopg.connect(dsn)) as connection, connection:
             return self.insert(connection, orders)
 
     def enqueue_under_key(self, dsn: str, order: Order, keep: bool) -> tuple[int, bool]:
