@@ -19,8 +19,8 @@ from chaos.scenario import Bounds, Scenario, load_scenario
 TRIES = 3  # replays of one failure, at most; and runs of a bug until there is one
 SHARE = 0.9  # of the failures that must fail again
 # Tasks of three seconds stand in line for a slot where they have met faults: on a busy machine the
-# scheduler as it is takes almost eight seconds until the last of them is done. Where slowness is the
-# bug the scenario has none of these, and a longer bound would wait for the bug to get there.
+# scheduler as it is takes almost eight seconds until the last of them is done. Where slowness is
+# the bug, the scenario has none of these, and a longer bound would wait for the bug to get there.
 BOUNDS = Bounds(reclaim=1, progress=10)
 TIGHT_BOUNDS = Bounds(reclaim=1, progress=2.5)
 # One for each of twelve kinds of fault: races, lost replies, kills, pauses, clocks, a failover.
