@@ -31,6 +31,7 @@ from chaos.hunt.found import Hunted, Kill, hunt_again
 from chaos.hunt.functions import besides, callers, replaced, standing
 from chaos.invariants.judge import INVARIANTS
 from chaos.mutants import MUTANTS, Mutant, planted
+from scheduler import SchedulerError
 
 MOST = 120  # schedules of one program for one mutant
 # The invariants that the programs meet. The rest speaks of a whole run, or of workers as processes.
@@ -282,7 +283,7 @@ def _try(
     with standing(stage.admin, functions):
         try:
             trace, looked = _look(stage, HUNTERS[hunter.name])
-        except (AssertionError, psycopg.Error) as error:
+        except (AssertionError, psycopg.Error, SchedulerError) as error:
             # How a program begins is the scheduler's work, too.
             if isinstance(error, psycopg.Error) and error.sqlstate is None:
                 raise

@@ -25,6 +25,7 @@ from chaos.hunt.found import Hunted, Kill
 from chaos.hunt.functions import functions
 from chaos.hunt.generated import FUNCTIONS, generated, rendered
 from chaos.mutants import MUTANTS, Edit, Mutant, Shown, planted
+from scheduler import ScheduleError
 
 FEW = ("one_complete", "race_complete", "fence")
 
@@ -204,3 +205,18 @@ def test_a_long_schedule_of_one_actor_is_told_in_brief() -> None:
     found = [Hunted("one", "", "", kill=kill)]
     assert any("`a, 40 times`" in line for line in matrix.page(found, 1.0))
     assert json.loads(matrix.as_text(found, 1.0))["mutants"][0]["kill"] == kill._asdict()
+
+
+def test_what_the_client_refuses_before_the_first_step_is_a_failure_of_the_mutant(
+    stages: Stages, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hunter = baseline("told_discard", stages)
+
+    def refuses(*_: object) -> None:
+        raise ScheduleError("the schedule belongs to another application")
+
+    monkeypatch.setattr("chaos.hunt.explorer._look", refuses)
+    found = hunt(generated()["discard(): without status = 'dead'"], [hunter], stages)
+    assert (found.result, found.broke) == ("killed", ""), found
+    assert found.kill is not None
+    assert "belongs to another application" in found.kill.sentence
