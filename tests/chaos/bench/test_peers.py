@@ -8,6 +8,7 @@ import subprocess
 import sys
 import tomllib
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from uuid import uuid4
 
@@ -32,6 +33,7 @@ from chaos.cli import app
 from chaos.cluster.postgres import Postgres
 from tests.chaos.bench.made_up import MACHINE
 from tests.chaos.bench.made_up_peer import COMMAND, made_up
+from tests.parts import part
 
 ROOT = Path(__file__).parents[3]
 JOBS = 50
@@ -342,10 +344,7 @@ BUGS = {
 @pytest.mark.chaos_long
 @pytest.mark.parametrize("peer", KNOWN[1:], ids=lambda peer: peer.name)
 def test_every_other_drains_where_it_is_installed(place: Place, peer: Peer) -> None:
-    try:
-        command = installed.command(peer)
-    except MissingError as error:
-        pytest.skip(str(error))
+    command = part("peers", partial(installed.command, peer), MissingError)
     cell = cell_of(peer, setting=BEST)
     found, copy = place.drained(cell, command, longest=60.0)
     assert found.figures["tasks"] == JOBS
