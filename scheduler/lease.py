@@ -78,10 +78,6 @@ class Attempt:
         self._lost = False
         self._secret: Callable[[str], str] | None = None
 
-    def forget_payload(self) -> None:
-        """Give the memory back: the handler is over, and only the end is yet to be written."""
-        self.payload = ""
-
     def __repr__(self) -> str:
         return (
             f"<Attempt {self.number}/{self.max_attempts} of task {self.task} ({self.kind}),"

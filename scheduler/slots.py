@@ -32,7 +32,7 @@ from scheduler.watchdog import Observe, Watchdog
 log = logging.getLogger("scheduler")
 
 PAUSE = 0.5  # seconds before an attempt is given back because no connection could be had
-LEAST_PUT_OFF = timedelta(seconds=1)
+LEAST_PUT_OFF = timedelta(seconds=1)  # until an attempt that could not be is tried again
 LEASE_LOST = "LP001"  # the SQLSTATE of scheduler.refuse_lost_lease
 
 

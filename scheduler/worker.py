@@ -364,6 +364,7 @@ class Worker:
             late = [attempt for attempt in attempts if attempt.believed_until <= now]
             event(log, logging.WARNING, "claim-too-late", worker=self.name, tasks=len(late))
             self._unwritten += [(attempt, Outcome("released")) for attempt in late]
+            self._write(connection)
             self._most = 1  # perhaps they were too many to come in time
             return PAUSE
         if attempts:
@@ -410,7 +411,7 @@ class Worker:
             self._locked_until = self._monotonic() + self._locked_wait
         self._locked += locked
         for attempt, _ in locked:
-            attempt.forget_payload()
+            attempt.payload = ""  # its handler is over, and there may be many, for long
 
     def _drained(self, until: float) -> bool:
         """Whether nothing is held any more, or the grace is over and handlers were interrupted."""

@@ -39,7 +39,7 @@ from scheduler import (
 )
 from scheduler.access import limit_source
 from scheduler.dispatch import claim, declare_limits
-from scheduler.finish import complete_and_commit
+from scheduler.finish import begin_attempt, complete_and_commit
 from scheduler.lease import Lease, reclaim
 from scheduler.outcome import describe
 from scheduler.schedules import plan_due
@@ -977,6 +977,48 @@ def test_a_transactional_completion_that_somebodys_lock_holds_up_is_tried_again_
     assert (set(before), last) == ({"snoozed"}, "completed")
     assert task(db, number).attempts == 1
     assert db.execute("select count(*) from effects").fetchone() == (1,)
+
+
+def test_a_begin_that_gets_no_answer_ends_the_attempt_and_not_the_slot(
+    effects: Connection, dsn: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    registry, waited = Registry(), list[int]()
+
+    @registry.transactional("work", int, lease=timedelta(hours=1), retry=QUICK_RETRY)
+    def work(attempt: Attempt, payload: int, connection: Connection) -> None:
+        effect(connection, attempt)
+
+    def begin(connection: Connection, lease: Lease, length: timedelta) -> None:
+        if not waited:
+            waited.append(lease.task)
+            connection.execute("select pg_sleep(600)")
+        begin_attempt(connection, lease, length)
+
+    monkeypatch.setattr("scheduler.slots.begin_attempt", begin)
+    monkeypatch.setattr("scheduler.slots.CONNECT_TIMEOUT_SECONDS", 0.2)
+    number = enqueue(effects, work, 1)
+    with running(worker(registry, dsn, slots=1)):
+        over(effects, number)
+    assert outcomes(effects, number) == ["failed", "completed"]
+
+
+def test_a_month_whose_first_row_came_before_its_partition_stops_no_worker(
+    db: Connection, dsn: str
+) -> None:
+    db.execute(
+        "create or replace function scheduler.add_run_log_partitions(ahead integer) returns integer"
+        " language plpgsql as $$ begin"
+        " raise exception 'rows in the rest' using errcode = 'check_violation'; end $$"
+    )
+    registry = Registry()
+
+    @registry.kind("work", int)
+    def work(attempt: Attempt, payload: int) -> None:
+        """Nothing to do."""
+
+    number = enqueue(db, work, 1)
+    with running(worker(registry, dsn)):
+        over(db, number)
 
 
 def test_an_async_handler_whose_lease_was_lost_before_the_loop_came_to_it_does_not_start(
