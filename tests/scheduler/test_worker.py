@@ -12,7 +12,8 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, suppress
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
+from math import inf
 from threading import Event
 from typing import Any, cast
 
@@ -41,9 +42,11 @@ from scheduler.access import limit_source
 from scheduler.dispatch import claim, declare_limits
 from scheduler.finish import begin_attempt, complete_and_commit
 from scheduler.lease import Lease, reclaim
-from scheduler.outcome import describe
+from scheduler.outcome import Outcome, describe
 from scheduler.schedules import plan_due
+from scheduler.settle import End
 from scheduler.tasks import runs
+from scheduler.wire import WorkerConnection
 from tests.scheduler.working import (
     LEASE,
     MICROSECOND,
@@ -75,6 +78,12 @@ Seen = list[tuple[str, Lease, str]]
 def watch(seen: Seen) -> Any:
     """An `observe` that keeps what it is told."""
     return lambda what, lease, detail: seen.append((what, lease, detail))
+
+
+def take_one_of(task: int) -> Attempt:
+    """An attempt of this task, of no database."""
+    due = datetime.now(tz=UTC)
+    return Attempt(Lease(task, 1, "w/1"), "work", "1", 1, 3, due, LEASE, inf)
 
 
 def steal(db: Connection, number: int) -> None:
@@ -943,6 +952,41 @@ def test_tasks_of_a_source_whose_record_is_locked_keep_no_slot_from_those_of_oth
             over(db, number)
     assert sorted(ran) == sorted([*counted, free])
     assert [outcomes(db, number) for number in counted] == [["completed"]] * 3
+
+
+def test_what_is_locked_is_written_again_in_time_and_ever_more_seldom_while_all_of_it_is(
+    dsn: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    registry = Registry()
+    registry.kind("work", int)(ignore)
+    now, locked, calls = [100.0], {1, 2}, list[list[int]]()
+    one = worker(registry, dsn, monotonic=lambda: now[0])
+
+    def settles(_: object, ended: Sequence[End], *rest: object) -> list[End]:
+        calls.append([attempt.task for attempt, _ in ended])
+        return [end for end in ended if end[0].task in locked]
+
+    def writes(seconds: float, *tasks: int) -> list[int]:
+        """What is tried after so many seconds, when these have just ended."""
+        now[0] += seconds
+        calls.append([])
+        one._unwritten += [(take_one_of(task), Outcome("completed")) for task in tasks]
+        one._write(cast(WorkerConnection, None))
+        return calls[-1]
+
+    monkeypatch.setattr("scheduler.worker.settle", settles)
+    assert writes(0, 1) == [1]
+    assert writes(0.015, 2) == [2]  # which does not put the first off
+    assert writes(0.006) == [1, 2]
+    assert writes(0.03, 3) == [3]  # which says nothing of the lock
+    assert sorted(writes(0.011)) == [1, 2]
+    assert writes(0.07) == []
+    for _ in range(10):
+        assert sorted(writes(1.001)) == [1, 2]
+    assert writes(0.99) == []
+    locked.remove(1)
+    assert sorted(writes(0.02)) == [1, 2]
+    assert writes(0.021) == [2]  # soon again, since the other one could be written
 
 
 def test_a_transactional_completion_that_somebodys_lock_holds_up_is_tried_again_and_not_counted(
