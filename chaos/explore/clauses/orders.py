@@ -226,46 +226,19 @@ _AUDITED = (
 )
 
 
-def _paused_twice() -> tuple[str, Known]:
-    """Of two that want the same the second finds it done."""
-    call: Act = partial(pause_schedules, names=["a", "b"])
+def _done_once(name: str, about: str, call: Act, audited: str, rows: str) -> tuple[str, Known]:
+    """Of two that want the same the second finds it done: the audit has it once."""
 
     def ended(connection: Connection, endings: Endings) -> None:
         ended_well(connection, endings)
         found = connection.execute(
-            "select schedule from scheduler.audit"
-            " where id > (select last_value from explorer_audited) order by schedule"
-        ).fetchall()
-        assert found == [("a",), ("b",)], f"the audit of one pause has {found}"
+            "select string_agg(coalesce(schedule, kind), ' ' order by schedule)"
+            " from scheduler.audit"
+            " where id > (select last_value from explorer_audited)"
+        ).fetchone()
+        assert found == (audited,), f"the audit of what was done once has {found}"
 
-    name, made = known(
-        "pause_twice",
-        "two operators pause the same two schedules",
-        {"a": call, "b": call},
-        tasks=0,
-        rows=f"{SCHEDULES}; {_AUDITED}",
-    )
-    return name, replace(made, program=replace(made.program, at_end=ended))
-
-
-def _limited_twice() -> tuple[str, Known]:
-    """Of two workers that declare the same new limit the second finds it declared."""
-    call: Act = partial(declare_limits, limits={"a": 1})
-
-    def ended(connection: Connection, endings: Endings) -> None:
-        ended_well(connection, endings)
-        found = connection.execute(
-            "select kind from scheduler.audit where id > (select last_value from explorer_audited)"
-        ).fetchall()
-        assert found == [("a",)], f"the audit of one limit has {found}"
-
-    name, made = known(
-        "limit_twice",
-        "two workers declare the same new limit",
-        {"a": call, "b": call},
-        tasks=0,
-        rows=_AUDITED,
-    )
+    name, made = known(name, about, {"a": call, "b": call}, tasks=0, rows=f"{rows}; {_AUDITED}")
     return name, replace(made, program=replace(made.program, at_end=ended))
 
 
@@ -356,8 +329,20 @@ def programs() -> Iterator[tuple[str, Known]]:
         "resume", schedules["resume"], f"{SCHEDULES}; update scheduler.schedules set paused = true"
     )
     yield _restricted_twice()
-    yield _paused_twice()
-    yield _limited_twice()
+    yield _done_once(
+        "pause_twice",
+        "two operators pause the same two schedules",
+        partial(pause_schedules, names=["a", "b"]),
+        "a b",
+        SCHEDULES,
+    )
+    yield _done_once(
+        "limit_twice",
+        "two workers declare the same new limit",
+        partial(declare_limits, limits={"a": 1}),
+        "a",
+        "",
+    )
     yield _limited_as_it_is()
     yield known(
         "plan_twice",
