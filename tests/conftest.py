@@ -18,6 +18,7 @@ from chaos.cluster.postgres import Postgres
 from chaos.cluster.toxiproxy import Toxiproxy, find_server
 from chaos.life.clock import Clock
 from chaos.testing import database
+from tests.opened import tell_who_opened
 from tests.parts import part
 
 pytest_plugins = ["tests.browser"]
@@ -27,6 +28,8 @@ TEMPLATE = "scheduler_template"
 # How long an example takes is the machine's doing, and no property of what is tested.
 settings.register_profile("leaseproof", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("leaseproof")
+
+tell_who_opened()
 
 # A shell starts what it puts into the background with SIGINT ignored, and so would be every child
 # of such a run: the tests that interrupt one would wait in vain.
