@@ -17,7 +17,7 @@ from chaos.systems.replies import DIRECTORY, Loss
 
 
 class LoseReplies(WorkerFault):
-    """Lose the replies to this share of a worker's writes.
+    """Lose the replies to this share of a worker's writes, or of its handlers' COMMITs alone.
 
     It bit if there are commits of the worker in the log, made while it waited for a reply that, as
     it says itself, never came. The commit's time is the server's and the wait's the worker's: one
@@ -28,6 +28,7 @@ class LoseReplies(WorkerFault):
     kind: Literal["lose-replies"]
     lasts: float = Field(gt=0, le=3600)
     share: float = Field(default=0.5, gt=0, le=1)
+    of: Literal["writes", "commits"] = "writes"
 
     def strike(self, arena: Arena, seat: Seat) -> Callable[[], int]:
         """Tell the worker which proxy it is to have cut before it sends; see its adapter."""
@@ -37,7 +38,9 @@ class LoseReplies(WorkerFault):
         file = directory / seat.name
         # Whole or not at all: the worker looks at any moment.
         written = directory / f"{seat.name}.new"
-        loss = Loss(proxy.address(), self.share, arena.draw.getrandbits(32))
+        loss = Loss(
+            proxy.address(), self.share, arena.draw.getrandbits(32), self.of == "commits"
+        )
         written.write_text(json.dumps(loss))
         written.rename(file)
 

@@ -8,6 +8,7 @@ still does: that is for the fence to find out.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import closing
 from datetime import UTC, datetime, timedelta
 from typing import Literal, NamedTuple, cast
 
@@ -65,10 +66,10 @@ def play(
 ) -> None:
     """Do what the words say, one after the other; see `WORDS`."""
     player = Player(connection, name, limited, until, notes)
-    for word in words.split():
-        act, _, number = word.partition(":")
-        WORDS[act].act(player, int(number or 1))
-    player.client.close()
+    with closing(player.client):
+        for word in words.split():
+            act, _, number = word.partition(":")
+            WORDS[act].act(player, int(number or 1))
 
 
 def _claim(player: Player, limit: int) -> None:

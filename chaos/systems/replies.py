@@ -32,11 +32,15 @@ GIVES_UP = 0.3  # seconds after which the connection of a slot that waits for a 
 
 
 class Loss(NamedTuple):
-    """What is to be lost: this share of replies, drawn from this seed, through this proxy."""
+    """What is to be lost: this share of replies, drawn from this seed, through this proxy.
+
+    commits: only of what ends a handler's transaction. Among all its writes these are few.
+    """
 
     proxy: str
     share: float
     seed: int
+    commits: bool
 
 
 class LostReplies:
@@ -97,7 +101,8 @@ class LostReplies:
             loss = Loss(*json.load(file))
             if loss != self._loss:
                 self._loss, self._draw = loss, Random(loss.seed)
-            yield loss if self._draw.random() < loss.share else None
+            spared = loss.commits and not _in_a_slot()
+            yield None if spared or self._draw.random() >= loss.share else loss
 
 
 def _changes_something(connection: WorkerConnection, step: Any) -> bool:

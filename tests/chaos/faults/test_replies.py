@@ -100,6 +100,17 @@ def test_a_write_is_committed_and_its_reply_lost_until_healed(
     assert all(0 < int(note.detail) < 10_000_000 for note in notes)
 
 
+def test_of_commits_alone_nothing_else_is_lost(where: Arena, replies: LostReplies) -> None:
+    strike = struck(ALL.model_copy(update={"of": "commits"}), where)
+    with session(where, replies) as one:
+        one.execute("insert into done values ('a: answered')")
+        message = "insert into done values ('b: with its COMMIT'); commit"
+        with ThreadPoolExecutor(1, thread_name_prefix="scheduler-slot") as thread:
+            thread.submit(complete, one, message).result()
+    strike.heal()
+    assert [what[0] for what in done(where)] == ["a", "b", "c"]
+
+
 def test_what_only_waits_for_news_or_goes_on_with_a_transaction_is_answered(
     where: Arena, replies: LostReplies
 ) -> None:
