@@ -19,7 +19,7 @@ from chaos.faults.failover import Failover
 from chaos.faults.fault import SERVER, Arena, Fault, Injection, Strike
 from chaos.faults.network import Bandwidth, BlackHole, Down, Latency, LimitData, ResetPeer, Slicer
 from chaos.faults.operator import Cancel, Discard, Requeue
-from chaos.faults.replies import LoseReplies
+from chaos.faults.replies import LoseCommits, LoseReplies
 from chaos.faults.rows import RowLock
 from chaos.faults.worker import Freeze, Kill, Pause, Stampede, Terminate
 
@@ -38,6 +38,7 @@ AnyFault = Annotated[
     | Bandwidth
     | Slicer
     | LoseReplies
+    | LoseCommits
     | Crash
     | Restart
     | Stall

@@ -1,4 +1,4 @@
-"""The fault that a worker's writes arrive and are committed, and it never hears of it."""
+"""The faults that what a worker writes is committed, and it never hears of it."""
 
 from __future__ import annotations
 
@@ -16,19 +16,18 @@ from chaos.history.events import Commit, History, worker_of
 from chaos.systems.replies import DIRECTORY, Loss
 
 
-class LoseReplies(WorkerFault):
-    """Lose the replies to this share of a worker's writes, or of its handlers' COMMITs alone.
+class Losing(WorkerFault):
+    """A fault that loses replies to a worker, of one kind of write.
 
-    It bit if there are commits of the worker in the log, made while it waited for a reply that, as
-    it says itself, never came. The commit's time is the server's and the wait's the worker's: one
-    machine, one clock.
+    It bit if there are such commits of the worker in the log, made while it waited for a reply
+    that, as it says itself, never came. The commit's time is the server's and the wait's the
+    worker's: one machine, one clock.
     """
 
     needs_proxy: ClassVar[bool] = True
-    kind: Literal["lose-replies"]
+    commits_alone: ClassVar[bool] = False
     lasts: float = Field(gt=0, le=3600)
     share: float = Field(default=0.5, gt=0, le=1)
-    of: Literal["writes", "commits"] = "writes"
 
     def strike(self, arena: Arena, seat: Seat) -> Callable[[], int]:
         """Tell the worker which proxy it is to have cut before it sends; see its adapter."""
@@ -38,9 +37,8 @@ class LoseReplies(WorkerFault):
         file = directory / seat.name
         # Whole or not at all: the worker looks at any moment.
         written = directory / f"{seat.name}.new"
-        loss = Loss(
-            proxy.address(), self.share, arena.draw.getrandbits(32), self.of == "commits"
-        )
+        seed = arena.draw.getrandbits(32)
+        loss = Loss(proxy.address(), self.share, seed, self.commits_alone)
         written.write_text(json.dumps(loss))
         written.rename(file)
 
@@ -55,7 +53,11 @@ class LoseReplies(WorkerFault):
 
     def bite(self, injection: Injection, history: History) -> str | None:
         """The worker committed what it waited for in vain."""
-        own = [commit for commit in history.commits if _is_by(commit, injection.target)]
+        own = [
+            commit
+            for commit in history.commits
+            if _is_by(commit, injection.target) and (commit.effects or not self.commits_alone)
+        ]
         own.sort(key=lambda commit: commit.at)
         times = [commit.at for commit in own]
         lost = set()
@@ -68,6 +70,23 @@ class LoseReplies(WorkerFault):
                 first = bisect_left(times, note.at - int(note.detail))
                 lost |= {commit.seq for commit in own[first:] if commit.at <= note.at}
         return f"committed {len(lost)} times without hearing of it" if lost else None
+
+
+class LoseReplies(Losing):
+    """Lose the replies to this share of all that a worker writes."""
+
+    kind: Literal["lose-replies"]
+
+
+class LoseCommits(Losing):
+    """Lose the replies to this share of the COMMITs of a worker's transactional handlers.
+
+    Among all that it writes these are few, and to lose one of the others first may mean that it has
+    no session to send them in.
+    """
+
+    commits_alone: ClassVar[bool] = True
+    kind: Literal["lose-commits"]
 
 
 def _is_by(commit: Commit, worker: str) -> bool:

@@ -53,6 +53,7 @@ from scheduler import (
 from scheduler.access import limit_source
 from scheduler.lease import Lease
 from scheduler.roles import create_roles
+from scheduler.session import HandlerConnection
 from scheduler.wire import WorkerConnection
 
 SNOOZE = timedelta(milliseconds=200)
@@ -316,6 +317,9 @@ class _Worker(Worker):
 
     def _connect(self) -> WorkerConnection:
         return self._replies.on(super()._connect())
+
+    def _connect_handlers(self) -> HandlerConnection:
+        return self._replies.on(super()._connect_handlers())
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""The worker's side of the fault `lose-replies`: its statements arrive, their replies do not.
+"""The worker's side of `lose-replies` and `lose-commits`: its statements arrive, replies do not.
 
 Toxiproxy sees bytes, not statements. So it is told by the worker itself, before it sends what
 changes something, to let nothing more come back; the worker waits until that is done. Afterwards
@@ -16,7 +16,7 @@ from functools import partial
 from pathlib import Path
 from random import Random
 from threading import Lock, Timer, current_thread
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import psycopg
 from psycopg import ClientCursor
@@ -28,13 +28,15 @@ from scheduler.wire import WorkerConnection
 
 DIRECTORY = "lose-replies"  # beside the journals, with a `Loss` in a file of the worker's name
 
+C = TypeVar("C", bound=WorkerConnection)
+
 GIVES_UP = 0.3  # seconds after which the connection of a slot that waits for a reply is gone
 
 
 class Loss(NamedTuple):
     """What is to be lost: this share of replies, drawn from this seed, through this proxy.
 
-    commits: only of what ends a handler's transaction. Among all its writes these are few.
+    commits: only of what ends a handler's transaction.
     """
 
     proxy: str
@@ -53,7 +55,7 @@ class LostReplies:
         self._loss: Loss | None = None
         self._draw = Random()
 
-    def on(self, connection: WorkerConnection) -> WorkerConnection:
+    def on(self, connection: C) -> C:
         """The connection, whose replies can be lost from now on."""
         # psycopg sends, and waits for what comes back, in this method only.
         vars(connection)["wait"] = partial(self._wait, connection, connection.wait)

@@ -19,7 +19,7 @@ from chaos.faults.database import (
 )
 from chaos.faults.network import Bandwidth, BlackHole, Down, Latency, LimitData, ResetPeer, Slicer
 from chaos.faults.operator import Cancel, Discard, Requeue
-from chaos.faults.replies import LoseReplies
+from chaos.faults.replies import LoseCommits, LoseReplies
 from chaos.faults.rows import RowLock
 from chaos.faults.tasks import faults_of
 from chaos.faults.worker import Freeze, Kill, Pause, Stampede, Terminate
@@ -33,6 +33,7 @@ PAUSE = Pause(kind="pause", count=1, lasts=2)
 BLACK_HOLE = BlackHole(kind="black-hole", count=1, lasts=2)
 FREEZE = Freeze(kind="freeze", count=1)
 LOSE_REPLIES = LoseReplies(kind="lose-replies", count=1, lasts=2)
+LOSE_COMMITS = LoseCommits(kind="lose-commits", count=1, lasts=2)
 TERMINATE = Terminate(kind="terminate", count=1)
 STAMPEDE = Stampede(kind="stampede", count=1)
 OUTAGES = [Crash(kind="crash", count=1, lasts=2), Restart(kind="restart", count=1, lasts=2)]
@@ -138,6 +139,17 @@ def test_replies_were_lost_if_the_worker_committed_while_it_waited_for_one_in_va
     others = Story().enqueue(7).claim(7, at=12, owner="w2.1/nonce")
     others.notes = reply_lost(13, 2)
     assert LOSE_REPLIES.bite(INJECTION, others.history()) is None
+
+
+def test_of_commits_only_one_with_an_effect_was_lost() -> None:
+    claimed = Story().enqueue(7).claim(7, at=12, owner="w1.1/nonce")
+    claimed.notes = reply_lost(13, 2)
+    assert LOSE_REPLIES.bite(INJECTION, claimed.history()) is not None
+    assert LOSE_COMMITS.bite(INJECTION, claimed.history()) is None
+    completed = Story().enqueue(7).claim(7, at=11, owner="w1.1/nonce")
+    completed.complete(7, 12, effect=True)
+    completed.notes = reply_lost(13, 1)
+    assert LOSE_COMMITS.bite(INJECTION, completed.history()) is not None
 
 
 def test_a_row_lock_bit_if_it_held_to_the_end_and_others_were_claimed_meanwhile() -> None:

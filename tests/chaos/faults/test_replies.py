@@ -13,7 +13,7 @@ from psycopg import ClientCursor, Connection
 from chaos.cluster.postgres import Postgres
 from chaos.cluster.toxiproxy import Toxiproxy
 from chaos.faults import Arena
-from chaos.faults.replies import LoseReplies
+from chaos.faults.replies import LoseCommits, LoseReplies
 from chaos.fleet import Seat
 from chaos.history.journal import Journal, read_journals
 from chaos.systems.replies import LostReplies
@@ -101,7 +101,7 @@ def test_a_write_is_committed_and_its_reply_lost_until_healed(
 
 
 def test_of_commits_alone_nothing_else_is_lost(where: Arena, replies: LostReplies) -> None:
-    strike = struck(ALL.model_copy(update={"of": "commits"}), where)
+    strike = struck(LoseCommits(kind="lose-commits", count=1, lasts=1, share=1), where)
     with session(where, replies) as one:
         one.execute("insert into done values ('a: answered')")
         message = "insert into done values ('b: with its COMMIT'); commit"
