@@ -69,11 +69,10 @@ def test_while_the_database_is_away_answers_say_so_and_afterwards_all_is_well(
     assert statuses(db) == {"pending": 1}
 
 
-@pytest.mark.usefixtures("impatient")
 def test_sessions_that_died_with_the_server_cost_no_request(
-    request: pytest.FixtureRequest, let_in: Callable[[bool], None]
+    api: MakeApi, let_in: Callable[[bool], None]
 ) -> None:
-    shop = request.getfixturevalue("api")()
+    shop = api()
     assert shop.get(TASKS).status_code == 200
     let_in(False)
     let_in(True)
