@@ -1039,7 +1039,7 @@ def test_a_begin_that_gets_no_answer_ends_the_attempt_and_not_the_slot(
         begin_attempt(connection, lease, length)
 
     monkeypatch.setattr("scheduler.slots.begin_attempt", begin)
-    monkeypatch.setattr("scheduler.slots.CONNECT_TIMEOUT_SECONDS", 0.2)
+    monkeypatch.setattr("scheduler.slots.CONNECT_TIMEOUT_SECONDS", 1.0)
     number = enqueue(effects, work, 1)
     with running(worker(registry, dsn, slots=1)):
         over(effects, number)
