@@ -70,7 +70,7 @@ def failed(verdicts: Iterable[Verdict]) -> frozenset[str]:
 def timeline(history: History) -> list[Planned]:
     """The faults of a history as a plan: when, which, what its target held at that moment, and how
     many tasks were done."""
-    injected = [fault for fault in history.faults if fault.action == "inject" and fault.detail]
+    injected = [fault for fault in history.faults if fault.action == "inject" and fault.which >= 0]
     injected.sort(key=lambda fault: fault.at)
     began = history.phases.began
     planned = []
@@ -94,7 +94,7 @@ def timeline(history: History) -> list[Planned]:
         else:
             tasks = _held(owners.items(), fault.target.split())
         when = (fault.at - began) / 1e6
-        planned.append(Planned(when, int(fault.detail), tasks, len(done)))
+        planned.append(Planned(when, fault.which, tasks, len(done)))
     return planned
 
 

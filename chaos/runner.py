@@ -48,8 +48,10 @@ OVERTIME = 1.5  # faults that find no target may take this many times the load's
 
 @dataclass(slots=True)
 class _Active:
-    """A fault that was injected, and when it is to be healed on the monotonic clock."""
+    """A fault that was injected, which of the scenario's it is, and when it is to be healed on the
+    monotonic clock."""
 
+    index: int
     fault: Fault
     strike: Strike
     began: int
@@ -132,7 +134,7 @@ class _Run:
         self._offset = clock_offset()
         self._log = Timelines(server.dsn(DATABASE), under_test.watched())
         self._faults: list[events.Fault] = []
-        self._injections: list[tuple[Fault, Injection]] = []
+        self._injections: list[tuple[int, Injection]] = []  # with which fault it is
         self._active: list[_Active] = []
         self._threads: list[Background] = []
         self._loads: list[Load] = []
@@ -183,8 +185,8 @@ class _Run:
         self._journal = Journal(self._directory / "journals", events.RUNNER)
         parts.callback(self._journal.close)
         self._began = self._now()
-        for fault in self._scenario.faults:
-            self._note_fault(fault, "plan", "", str(fault.count))
+        for index, fault in enumerate(self._scenario.faults):
+            self._note_fault(index, "plan", "", str(fault.count))
         seconds = self._scenario.load_seconds
         hands = dealt(self._scenario.orders(self._seed), self._scenario.clients)
         accepted = Accepted()
@@ -210,10 +212,10 @@ class _Run:
         self._log.drain()
         self.progress.done, self.progress.reclaimed = self._log.done, self._log.reclaimed
 
-    def _leases(self) -> Mapping[str, Sequence[int]]:
+    def _leases(self) -> Mapping[str, Sequence[int]] | None:
         with self._aiming:
             return self._system.holders(self._dsn)
-        return {}
+        return None
 
     def _is_last(self, task: int) -> bool:
         row = self._log.rows.get(task)
@@ -243,8 +245,7 @@ class _Run:
             now = time.monotonic()
             for active in [one for one in self._active if one.heal_at <= now]:
                 if self._heal(active):
-                    index = self._scenario.faults.index(active.fault)
-                    plan.once_more(index, active.fault, now - began)
+                    plan.once_more(active.index, active.fault, now - began)
             self._tick()
         while self._active:
             self._heal_all()
@@ -297,11 +298,11 @@ class _Run:
         if strike is None:
             return False
         placed = self._now()
-        self._faults.append(events.Fault(began, fault.kind, "inject", strike.target, str(index)))
+        self._faults.append(events.Fault(began, fault.kind, "inject", strike.target, "", index))
         self.progress.injected[fault.kind] += 1
         self._arena.busy.append(strike.place)
         heal_at = time.monotonic() + fault.lasts
-        self._active.append(_Active(fault, strike, began, placed, heal_at))
+        self._active.append(_Active(index, fault, strike, began, placed, heal_at))
         return True
 
     def _heal_all(self) -> None:
@@ -320,9 +321,9 @@ class _Run:
             self._active.remove(active)
             self._arena.busy.remove(strike.place)
             if fault.lasts:
-                self._note_fault(fault, "heal", strike.target, "")
+                self._note_fault(active.index, "heal", strike.target, "")
             injection = Injection(strike.target, active.began, active.placed, ended, seen)
-            self._injections.append((fault, injection))
+            self._injections.append((active.index, injection))
             self.drain()
             return fault.missed(injection, self._so_far(strike.target))
         return False
@@ -338,8 +339,9 @@ class _Run:
         commits, faults = tuple(self._log.commits), tuple(self._faults)
         return History({}, self._rules(), phases, commits, tuple(notes), faults)
 
-    def _note_fault(self, fault: Fault, action: str, target: str, detail: str) -> None:
-        self._faults.append(events.Fault(self._now(), fault.kind, action, target, detail))
+    def _note_fault(self, index: int, action: str, target: str, detail: str) -> None:
+        kind = self._scenario.faults[index].kind
+        self._faults.append(events.Fault(self._now(), kind, action, target, detail, index))
 
     def _died(self, seat: Seat, code: int | None) -> None:
         detail = "did not end when it was told to" if code is None else str(code)
@@ -389,10 +391,11 @@ class _Run:
         return replace(history, faults=tuple(faults))
 
     def _bites(self, history: History) -> Iterator[events.Fault]:
-        for fault, injection in self._injections:
+        for index, injection in self._injections:
+            fault = self._scenario.faults[index]
             effect = fault.bite(injection, history)
             if effect is not None:
-                yield events.Fault(self._now(), fault.kind, "bite", injection.target, effect)
+                yield events.Fault(self._now(), fault.kind, "bite", injection.target, effect, index)
 
     def _task_faults(self, history: History, placed: Mapping[int, Order]) -> Iterator[events.Fault]:
         """The faults that tasks are: injected by the load, all of a kind as one."""

@@ -13,11 +13,11 @@ import psycopg
 from psycopg import Connection
 
 from chaos.explore import clock
-from chaos.explore.scheduler_actors import KIND, LEASE
+from chaos.explore.scheduler_actors import KIND, LEASE, complete_and_commit
 from scheduler import Registry, Unique, enqueue, enqueue_unique
 from scheduler.access import limit_source
 from scheduler.dispatch import claim, declare_limits, next_due, release_claims
-from scheduler.finish import begin_attempt, complete, complete_and_commit
+from scheduler.finish import begin_attempt, complete
 from scheduler.lease import Attempt, reclaim, renew, second_look
 from scheduler.outcome import Outcome
 from scheduler.settle import write_batches

@@ -12,13 +12,19 @@ from datetime import timedelta
 
 from psycopg import Connection
 
+from scheduler import slots
 from scheduler.dispatch import claim, release_claims
-from scheduler.finish import begin_attempt, complete, complete_and_commit, fail, release, snooze
+from scheduler.finish import begin_attempt, complete, fail, release, snooze
 from scheduler.lease import Attempt, Lease, reclaim, renew
 from scheduler.tasks import cancel
 
 KIND = "job"
 LEASE = timedelta(seconds=30)
+
+
+def complete_and_commit(connection: Connection, lease: Lease) -> None:
+    """By the name that the worker's slots know it by, where a planted bug may stand."""
+    vars(slots)["complete_and_commit"](connection, lease)
 
 
 def claimer(connection: Connection, owner: str, limit: int = 1) -> list[int]:

@@ -21,7 +21,7 @@ from chaos.faults.fault import SERVER, Arena, Fault, Injection, Strike
 from chaos.history.events import RUNNING, History
 from chaos.patience import HARNESS
 
-REFUSED = "sorry, too many clients already"  # what the server logs of a client that it refuses
+REFUSED = "sorry, too many clients already"  # what a client hears that the server refuses
 GAVE_UP = "canceling statement due to lock timeout"  # what it logs of one that waited in vain
 REFILL_EVERY = 0.02  # seconds between attempts to take sessions that others gave back
 LOCK_WAIT = 5  # seconds that a DDL lock waits for those who hold the table
@@ -179,7 +179,8 @@ class TerminateBackends(DatabaseFault):
 class ExhaustConnections(DatabaseFault):
     """Take every session that the server has left, also those that others give back meanwhile.
 
-    It bit if the server refused others.
+    It bit if workers were refused, as their logs say: to the server one client is like another, and
+    the harness's own are refused all the time.
     """
 
     kind: Literal["exhaust-connections"]
@@ -187,17 +188,13 @@ class ExhaustConnections(DatabaseFault):
 
     def strike(self, arena: Arena) -> Callable[[], int]:
         """Take all sessions; give them back to heal. Sees the clients that were refused."""
-        log_before = arena.server.log_size()
+        before = _refused(arena)
         taken: list[Connection] = []
-        refused = 0
 
         def fill() -> bool:
-            nonlocal refused
-            try:
+            with suppress(psycopg.OperationalError):
                 while True:
                     taken.append(psycopg.connect(arena.server.dsn()))
-            except psycopg.OperationalError:
-                refused += 1
             return True
 
         fill()
@@ -205,16 +202,28 @@ class ExhaustConnections(DatabaseFault):
         filling.__enter__()
 
         def heal() -> int:
-            filling.__exit__(None, None, None)
-            for connection in taken:
-                connection.close()
-            return arena.server.log_since(log_before).count(REFUSED) - refused
+            try:
+                filling.__exit__(None, None, None)
+            finally:
+                for connection in taken:
+                    connection.close()
+            return _refused(arena) - before
 
         return heal
 
     def bite(self, injection: Injection, history: History) -> str | None:
-        """Clients were refused."""
-        return f"{injection.seen} clients were refused" if injection.seen > 0 else None
+        """Workers were refused."""
+        return f"workers were refused {injection.seen} times" if injection.seen else None
+
+    def missed(self, injection: Injection, history: History) -> bool:
+        """Nobody needed a new session meanwhile."""
+        return not injection.seen
+
+
+def _refused(arena: Arena) -> int:
+    """How often the workers' logs say that the server refused a session."""
+    logs = (arena.fleet.directory / "workers").glob("*.log")
+    return sum(log.read_text(errors="replace").count(REFUSED) for log in logs)
 
 
 class SessionFault(DatabaseFault):

@@ -117,7 +117,7 @@ def await_a_claim_to_undo(arena: Arena, standby: Standby) -> None:
     deadline = time.monotonic() + AWAIT
     seen: set[tuple[str, int]] = set()
     while time.monotonic() < deadline:
-        held = _held(arena.leases()) - known
+        held = _held(arena.leases() or {}) - known
         if held & seen:
             return
         seen = held

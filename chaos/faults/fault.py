@@ -36,11 +36,11 @@ Aim = Literal["lease", "last-attempt", "in-transaction", "unstarted", "anyone"]
 class Arena:
     """What faults act on, and what they aim by.
 
-    leases: which worker holds valid leases on which tasks now. is_last: whether a task is in the
-    last attempt that it is allowed. busy: whom the faults now in place have struck: seat numbers,
-    and SERVER. system: the queue under test. wanted: only a worker that holds one of these tasks
-    will do, or for an operator one of these; none: any. server: the one that takes writes; standby:
-    the one that can take over, if any. log: what was committed.
+    leases: which worker holds valid leases on which tasks now; None if nobody can tell. is_last:
+    whether a task is in the last attempt that it is allowed. busy: whom the faults now in place
+    have struck: seat numbers, and SERVER. system: the queue under test. wanted: only a worker that
+    holds one of these tasks will do, or for an operator one of these; none: any. server: the one
+    that takes writes; standby: the one that can take over, if any. log: what was committed.
     """
 
     fleet: Fleet
@@ -48,7 +48,7 @@ class Arena:
     system: System
     database: str
     table: str  # where the system has its tasks, with its schema
-    leases: Callable[[], Mapping[str, Sequence[int]]]
+    leases: Callable[[], Mapping[str, Sequence[int]] | None]
     is_last: Callable[[int], bool]
     draw: random.Random
     log: Timelines
@@ -67,7 +67,7 @@ class Arena:
         if aim == "anyone" and not self.wanted:
             names: Sequence[str] = [seat.name for seat in self.fleet.seats]
         else:
-            leases = self.leases()
+            leases = self.leases() or {}
             able = self.system.in_transaction(self.dsn) if aim == "in-transaction" else leases
             names = sorted(
                 name

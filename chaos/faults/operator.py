@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import ClassVar, Literal
 
 from chaos.faults.fault import Arena, Fault, Injection, Strike
-from chaos.history.events import DEAD, PENDING, RUNNING, History
+from chaos.history.events import CANCELLED, DEAD, PENDING, RUNNING, History
 from chaos.systems import Operation
 
 OPERATOR = "operator"  # the target: it is no worker, and explains nothing of what befalls one
@@ -49,6 +49,20 @@ class Cancel(OperatorFault):
     def state(self) -> str:
         """As the scenario wants it."""
         return RUNNING if self.running else PENDING
+
+    def bite(self, injection: Injection, history: History) -> str | None:
+        """It was done, and to a task that was in that state then."""
+        states: dict[int, str] = {}
+        for commit in history.commits:
+            for task, row in commit.changes:
+                before = states.get(task)
+                states[task] = "" if row is None else row.state
+                if injection.began <= commit.at <= injection.placed and (before, states[task]) == (
+                    self.state(),
+                    CANCELLED,
+                ):
+                    return super().bite(injection, history)
+        return None
 
 
 class Requeue(OperatorFault):

@@ -34,7 +34,9 @@ class Kill(WorkerFault):
         """Kill and replace the process. Sees whether it left a lease behind."""
         dead = seat.name
         arena.fleet.kill([seat])
-        left = dead in arena.leases()
+        leases = arena.leases()
+        # Where nobody can tell it may have: no reason to try again.
+        left = leases is None or dead in leases
         return lambda: left
 
     def bite(self, injection: Injection, history: History) -> str | None:
@@ -59,12 +61,13 @@ class Stampede(Fault):
 
     def inject(self, arena: Arena) -> Strike | None:
         """Kill and replace every process, once two workers hold leases."""
-        if sum(arena.fleet.find(name) is not None for name in arena.leases()) < 2:
+        if sum(arena.fleet.find(name) is not None for name in arena.leases() or ()) < 2:
             return None
         seats = [seat for seat in arena.fleet.seats if seat.number not in arena.busy]
         target = " ".join(seat.name for seat in seats)
         arena.fleet.kill(seats)
-        left = len(set(target.split()) & arena.leases().keys())
+        leases = arena.leases()
+        left = len(seats) if leases is None else len(set(target.split()) & leases.keys())
         return Strike(target, "all seats", lambda: left)
 
     def bite(self, injection: Injection, history: History) -> str | None:

@@ -134,6 +134,8 @@ class Note(NamedTuple):
     - `effect`: an effect outside the database happened;
     - `renewed`: a renewal's reply arrived; `detail` is the expiry it set, in microseconds;
     - `lease-lost`: the worker learned or concluded that its lease is gone (`detail`: how);
+    - `settled`: this holder was told that the end of its attempt is written (`detail`: which, as in
+      `Ended.outcome`);
     - `refused`: a write of this holder was refused by the fence (`detail`: which write);
     - `reclaimed`: this worker took back the expired lease of another (whose token and owner these
       are; `detail`: what became of the task);
@@ -170,8 +172,7 @@ class Fault(NamedTuple):
 
     `action` is one of
     - `plan`: the scenario wants this fault (no target); `detail` is how many times;
-    - `inject`, `heal`: it was put in place (`detail`: which of the scenario's faults it is, counted
-      from 0), and taken away; without a heal, a fault of a worker
+    - `inject`, `heal`: it was put in place, and taken away; without a heal, a fault of a worker
       lasts for as long as the process and a fault of the server is over at once;
     - `bite`: it had its intended effect (`detail`: which);
     - `death` (the name, too, is `death`): a worker process ended that the harness did not end;
@@ -179,6 +180,8 @@ class Fault(NamedTuple):
 
     `target` is the worker process, or several with spaces between; one of `SERVER_WIDE`; or, for a
     fault that tasks are, which ones (`12 tasks`): its name is then the kind of those tasks.
+    `which` tells which of the scenario's faults it is, counted from 0: two may have one name. -1 is
+    none of them.
     """
 
     at: int
@@ -186,6 +189,7 @@ class Fault(NamedTuple):
     action: str
     target: str
     detail: str
+    which: int = -1
 
 
 class Final(NamedTuple):

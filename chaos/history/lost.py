@@ -80,8 +80,8 @@ def _lease(row: Row | None) -> tuple[int, str | None] | None:
 def told_of(failover: Failover, lost: Lost, notes: tuple[Note, ...]) -> list[tuple[Note, Commit]]:
     """The notes that show that somebody was told of a commit which the failover undid.
 
-    Those are acknowledged enqueues and claims, renewals, reclaims, and completions whose
-    transaction a handler saw commit.
+    Those are acknowledged enqueues and claims, renewals, reclaims, ends of attempts, and
+    completions whose transaction a handler saw commit.
     """
     enqueues: dict[int, Commit] = {}
     claims: dict[Lease, Commit] = {}
@@ -114,6 +114,9 @@ def told_of(failover: Failover, lost: Lost, notes: tuple[Note, ...]) -> list[tup
                 gone = ends.get((lease, "reclaimed"))
             case "finished" if note.detail == "committed":
                 gone = ends.get((lease, "completed"))
+            # The promoted server may have been asked again, and have settled it as well.
+            case "settled" if note.at < failover.opened:
+                gone = ends.get((lease, note.detail))
         if gone is not None:
             found.append((note, gone))
     return found

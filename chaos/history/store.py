@@ -1,6 +1,6 @@
 """A history as a file: JSON lines that can be judged again anywhere, gzip if the name ends in .gz.
 
-    {"format":"leaseproof-history","version":4}
+    {"format":"leaseproof-history","version":5}
     {"about":{…},"rules":[…],"phases":[…],"unknown":0,"named":[…]}
     ["commit",seq,at,xid,[[task,row or null],…],[ended,…],[effect,…]]
     ["note",…]  ["fault",…]  ["final",…]
@@ -45,11 +45,10 @@ from chaos.history.events import (
 from chaos.history.events import Final as FinalRow
 
 FORMAT: Final = "leaseproof-history"
-# Version 3 says of each task its source, key and occurrence, and of the system its limits, caps and
-# schedules. A history without them cannot show that they held: version 2 and older are refused.
-# Version 4 tells of failovers; before it no run could have one.
-VERSION: Final = 4
-OLDEST: Final = 3
+# Version 5 says which of the scenario's faults was injected and bit. Older ones say only of what
+# kind it was, so that one could cover for another of its kind: they are refused.
+VERSION: Final = 5
+OLDEST: Final = 5
 
 # Raw text, not \u escapes: two lone surrogates side by side would come back from escapes as the
 # one character they spell. "surrogatepass" gives each its own bytes.
@@ -197,8 +196,8 @@ def _check_header(header: object) -> None:
         raise ValueError(f"there is no format version {version}")
     if version < OLDEST:
         raise ValueError(
-            f"format version {version} does not say which source, key or occurrence a task has:"
-            " run its scenario again, or judge it with the program that wrote it"
+            f"format version {version} does not say which fault of its scenario bit: run the"
+            " scenario again, or judge it with the program that wrote it"
         )
 
 

@@ -19,6 +19,8 @@ _FOREVER = 2**63
 
 # A worker that is told to stop must still end or renew what it holds: that explains nothing.
 _ORDERS = frozenset({"terminate"})
+# Of the server, but none keeps a worker from renewing the leases that it holds.
+_ASIDE = frozenset({"old-transaction", "row-lock", "stale-statistics"})
 # A lease is renewed two or three times in its length, so what takes less of it is no excuse.
 _SHARE = 3
 
@@ -40,12 +42,12 @@ class Causes:
         heals: defaultdict[tuple[str, str], list[int]] = defaultdict(list)
         kinds = set()
         # From the last to the first: so the nearest heal is known when its injection comes.
-        for at, name, action, target, _ in sorted(history.faults, key=_order, reverse=True):
+        for at, name, action, target, *_ in sorted(history.faults, key=_order, reverse=True):
             if action == "heal":
                 heals[name, target].append(at)
             elif action == "death":
                 workers[target].append((at - self._lag, _FOREVER))  # it was noticed so late
-            elif action == "inject":
+            elif action == "inject" and name not in _ASIDE:
                 later = heals[name, target]
                 healed = later.pop() if later else None
                 if target in SERVER_WIDE:

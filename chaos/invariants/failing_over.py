@@ -17,6 +17,7 @@ _TOLD = {
     "renewed": "{owner} was told that its lease with token {token} was renewed",
     "reclaimed": "{worker} was told that it had taken it back from {owner}, token {token}",
     "finished": "{owner} was told that its completion with token {token} was committed",
+    "settled": "{owner} was told that the end of its attempt with token {token} was written",
 }
 
 

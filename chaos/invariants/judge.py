@@ -53,7 +53,8 @@ def overall(history: History, verdicts: Iterable[Verdict]) -> Outcome:
     """What the run as a whole shows.
 
     Any failure fails it. It passes only with evidence: each invariant that the scenario named has
-    passed, and each fault that was planned or injected had its effect at least once.
+    passed, and each fault that was planned or injected had its effect at least once. Of two of one
+    name each must have had it.
     """
     outcomes = {verdict.invariant: verdict.outcome for verdict in verdicts}
     if "fail" in outcomes.values():
@@ -64,9 +65,19 @@ def overall(history: History, verdicts: Iterable[Verdict]) -> Outcome:
 
 
 def toothless(history: History) -> frozenset[str]:
-    """The names of the faults that were planned or injected and never bit."""
-    meant = {fault.name for fault in history.faults if fault.action in ("plan", "inject")}
-    return frozenset(meant - {fault.name for fault in history.faults if fault.action == "bite"})
+    """The names of the faults that were planned or injected and never bit. One that did does not
+    stand for another of its name."""
+    return frozenset(name for name, _ in _never_bit(history))
+
+
+def _never_bit(history: History) -> set[tuple[str, int]]:
+    """By name and by which of the scenario's faults it is."""
+
+    def those(*actions: str) -> set[tuple[str, int]]:
+        faults = (fault for fault in history.faults if fault.action in actions)
+        return {(fault.name, fault.which) for fault in faults}
+
+    return those("plan", "inject") - those("bite")
 
 
 def why(history: History, verdicts: Iterable[Verdict]) -> str:
@@ -84,15 +95,17 @@ def why(history: History, verdicts: Iterable[Verdict]) -> str:
         elif verdict.outcome != "pass":
             what = "is inconclusive" if verdict.judged else "judged nothing"
             reasons.append(f"{name} is named and {what}: {verdict.sentence}")
-    reasons += [_bitless(history, name) for name in sorted(toothless(history))]
+    reasons += [_bitless(history, *one) for one in sorted(_never_bit(history))]
     return "; ".join(reasons)
 
 
-def _bitless(history: History, name: str) -> str:
+def _bitless(history: History, name: str, index: int) -> str:
     """How far a fault came that never bit."""
-    events = [fault for fault in history.faults if fault.name == name]
+    alike = sorted({fault.which for fault in history.faults if fault.name == name})
+    which = f", number {alike.index(index) + 1} of {len(alike)} of its kind," * (len(alike) > 1)
+    events = [fault for fault in history.faults if (fault.name, fault.which) == (name, index)]
     injected = sum(fault.action == "inject" for fault in events)
     if injected:
-        return f"fault {name} was injected {many(injected, 'time')} and never bit"
+        return f"fault {name}{which} was injected {many(injected, 'time')} and never bit"
     planned = sum(int(fault.detail) for fault in events if fault.action == "plan")
-    return f"fault {name} was planned {many(planned, 'time')} and never injected"
+    return f"fault {name}{which} was planned {many(planned, 'time')} and never injected"

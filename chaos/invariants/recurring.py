@@ -221,7 +221,7 @@ class _Faults:
         """A fault without a heal was over at once, as is a death."""
         begun: dict[tuple[str, str], int] = {}
         stretches = []
-        for at, name, action, target, _ in sorted(faults, key=lambda fault: fault.at):
+        for at, name, action, target, *_ in sorted(faults, key=lambda fault: fault.at):
             if action == "death" or (action == "inject" and not target.endswith(" tasks")):
                 stretches.append((at, at))
                 begun[name, target] = at

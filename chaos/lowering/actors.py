@@ -16,7 +16,7 @@ import psycopg
 from psycopg import Connection
 
 from chaos.explore.crash_actors import WORK, Client
-from chaos.explore.scheduler_actors import KIND, LEASE
+from chaos.explore.scheduler_actors import KIND, LEASE, complete_and_commit
 from chaos.history.events import Note
 from scheduler import (
     CapReachedError,
@@ -26,7 +26,6 @@ from scheduler import (
     enqueue_many,
     enqueue_unique,
     requeue,
-    slots,
 )
 from scheduler.dispatch import claim, release_claims
 from scheduler.finish import begin_attempt, complete, fail, release, snooze
@@ -136,8 +135,7 @@ def _with_effect(connection: Connection, lease: Lease) -> None:
         "insert into explorer_effects (task, token) values (%s, %s)", [lease.task, lease.token]
     )
     try:
-        # By the name that the worker's slots know it by, where a planted bug may stand.
-        vars(slots)["complete_and_commit"](connection, lease)
+        complete_and_commit(connection, lease)
     except psycopg.Error:
         connection.close()
         raise

@@ -284,8 +284,8 @@ class Leaseproof:
             registry = _registry(journal, settings)
 
             def observe(what: str, lease: Lease, detail: str) -> None:
-                if what == "settled":
-                    return  # the run log says the same, and is the word that counts
+                if what == "settled" and detail == "dead":
+                    detail = "failed"  # as the run log has it: dead is what became of the task
                 if what == "claimed":
                     detail = str(time.time_ns() // 1000)
                 if what == "reclaimed":

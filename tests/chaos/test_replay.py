@@ -35,8 +35,8 @@ def test_an_injection_is_keyed_to_what_its_target_held_at_that_moment() -> None:
     story = Story().enqueue(1).enqueue(2).enqueue(3)
     story.claim(1, at=1, owner="w1.1/a").claim(2, at=1, owner="w2.1/b").complete(1, at=2)
     story.claim(3, at=3, owner="w1.1/c")
-    for at, detail in ((2.5, "0"), (1.5, "1"), (3.5, "0")):
-        story.fault("kill", "inject", "bite", target="w1.1", at=at, detail=detail)
+    for at, which in ((2.5, 0), (1.5, 1), (3.5, 0)):
+        story.fault("kill", "inject", "bite", target="w1.1", at=at, which=which)
     assert timeline(story.history()) == [
         Planned(1.5, 1, frozenset({1}), 0),
         Planned(2.5, 0, frozenset(), 1),
@@ -46,15 +46,15 @@ def test_an_injection_is_keyed_to_what_its_target_held_at_that_moment() -> None:
 
 def test_a_fault_of_the_server_or_of_several_workers_is_keyed_to_what_was_done_by_then() -> None:
     story = Story().enqueue(1).claim(1, at=1, owner="w1.1/a")
-    story.fault("crash", "inject", target="server", at=2, detail="0")
-    story.fault("stampede", "inject", target="w1.1 w2.1", at=3, detail="1")
+    story.fault("crash", "inject", target="server", at=2, which=0)
+    story.fault("stampede", "inject", target="w1.1 w2.1", at=3, which=1)
     assert timeline(story.history()) == [Planned(2, 0, done=0), Planned(3, 1, done=0)]
 
 
 def test_an_operation_is_keyed_to_its_task() -> None:
     story = Story().enqueue(1).enqueue(2).enqueue(3, max_attempts=1)
     for at, name in ((1, "cancel"), (2, "cancel"), (4, "requeue"), (5, "discard")):
-        story.fault(name, "inject", target="operator", at=at, detail="0")
+        story.fault(name, "inject", target="operator", at=at, which=0)
     story.cancel(2, at=1.1).claim(3, at=2.5).fail(3, at=3).requeue(3, at=4.1)
     assert [(planned.when, list(planned.tasks)) for planned in timeline(story.history())] == [
         (1, [2]),

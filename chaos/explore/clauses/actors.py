@@ -14,10 +14,10 @@ from psycopg import Connection
 
 from chaos.explore import clock
 from chaos.explore.crash_actors import WORK
-from chaos.explore.scheduler_actors import KIND, LEASE
+from chaos.explore.scheduler_actors import KIND, LEASE, complete_and_commit
 from scheduler import CapReachedError, enqueue
 from scheduler.dispatch import claim, release_claims
-from scheduler.finish import begin_attempt, complete, complete_and_commit, fail, release, snooze
+from scheduler.finish import begin_attempt, complete, fail, release, snooze
 from scheduler.lease import Attempt, Lease, reclaim, renew, second_look
 from scheduler.slots import LEASE_LOST
 

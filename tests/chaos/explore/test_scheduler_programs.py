@@ -16,6 +16,7 @@ PLANTED = [
     ("claim-without-lock", "completions", "a b a b"),
     ("reclaim-ignores-expiry", "reclaim", "a!! b b"),
     ("complete-without-fence", "zombie", "a +1m a b b b b a a"),
+    ("effect-before-completion", "effect", "a a a a a? b b"),
 ]
 
 

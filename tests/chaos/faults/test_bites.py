@@ -51,7 +51,6 @@ COUNTED = [
     OldTransaction(kind="old-transaction", count=1, lasts=1),
     StaleStatistics(kind="stale-statistics", count=1, lasts=1),
     DdlLock(kind="ddl-lock", count=1, lasts=1),
-    Cancel(kind="cancel", count=1),
     Requeue(kind="requeue", count=1),
     Discard(kind="discard", count=1),
 ]
@@ -139,6 +138,18 @@ def test_replies_were_lost_if_the_worker_committed_while_it_waited_for_one_in_va
     others = Story().enqueue(7).claim(7, at=12, owner="w2.1/nonce")
     others.notes = reply_lost(13, 2)
     assert LOSE_REPLIES.bite(INJECTION, others.history()) is None
+
+
+def test_a_task_was_cancelled_in_the_state_that_was_meant_or_the_fault_did_not_bite() -> None:
+    waiting = Story().enqueue(7).cancel(7, 9.5)
+    running = Story().enqueue(7).claim(7, at=2).cancel(7, 9.5)
+    done = replace(INJECTION, target="operator", seen=1)
+    for story, was_running in ((waiting, False), (running, True)):
+        for wanted in (False, True):
+            fault = Cancel(kind="cancel", count=1, running=wanted)
+            assert (fault.bite(done, story.history()) is not None) is (wanted is was_running)
+    earlier = Story().enqueue(7).cancel(7, 3).history()
+    assert Cancel(kind="cancel", count=1, running=False).bite(done, earlier) is None
 
 
 def test_of_commits_only_one_with_an_effect_was_lost() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from pathlib import Path
 from threading import Thread
 from uuid import uuid4
 
@@ -15,6 +16,7 @@ import scheduler
 from chaos.cluster.postgres import Postgres, postgres
 from chaos.faults import SERVER, Fault
 from chaos.faults.database import (
+    REFUSED,
     Crash,
     DdlLock,
     ExhaustConnections,
@@ -132,17 +134,23 @@ def test_terminated_backends_are_gone_and_the_harness_s_own_alone_are_left_alone
 
 
 def test_exhausted_connections_refuse_newcomers_even_when_a_session_ends(
-    own: Postgres, database: str
+    own: Postgres, database: str, tmp_path: Path
 ) -> None:
     dsn = own.dsn(database)
     early = psycopg.connect(dsn, autocommit=True)  # or it would see one moment for ever
-    strike = struck(EXHAUST, arena(own, database))
+    where = arena(own, database)
+    where.fleet.directory = tmp_path
+    log = tmp_path / "workers" / "w1.1.log"
+    log.parent.mkdir()
+    log.write_text("worker-started\n")
+    strike = struck(EXHAUST, where)
     # Sessions of earlier tests may still have been on their way out.
     sessions = "select count(*) from pg_stat_activity where backend_type = 'client backend'"
     with early:
         wait_for(lambda: number(early, sessions) == 15, "all sessions to be taken")
     # What was given back is taken again.
     wait_for(lambda: refused(dsn), "the server to be full again")
+    log.write_text(f"worker-started\nFATAL:  {REFUSED}\n")  # as a worker's log has it
     assert bit(EXHAUST, strike)
     wait_for(lambda: not refused(dsn), "the sessions to be given back")
 
@@ -158,8 +166,9 @@ def refused(dsn: str) -> bool:
     return False
 
 
-def test_exhausted_connections_that_nobody_missed_did_not_bite(own: Postgres) -> None:
+def test_exhausted_connections_that_no_worker_missed_did_not_bite(own: Postgres) -> None:
     strike = struck(EXHAUST, arena(own))
+    wait_for(lambda: refused(own.dsn()), "somebody else to be refused")
     assert not bit(EXHAUST, strike)
 
 

@@ -62,11 +62,11 @@ def state(where: Arena) -> str:
     ],
     ids=["cancel", "cancel running", "requeue", "discard"],
 )
-def test_it_is_done_to_a_task_in_the_right_state_and_bit(
+def test_it_is_done_to_a_task_in_the_right_state_and_says_so(
     fault: OperatorFault, before: str, after: str, where: Arena
 ) -> None:
     become(where, before)
-    assert bit(fault, struck(fault, where))
+    assert struck(fault, where).heal() == 1
     assert state(where) == after
     assert fault.inject(where) is None  # there is no other
 

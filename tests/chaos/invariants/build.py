@@ -301,9 +301,15 @@ class Story:
         return self
 
     def fault(
-        self, name: str, *actions: str, target: str = "w1", at: float = 1, detail: str = ""
+        self,
+        name: str,
+        *actions: str,
+        target: str = "w1",
+        at: float = 1,
+        detail: str = "",
+        which: int = -1,
     ) -> Story:
-        self.faults += [Fault(us(at), name, action, target, detail) for action in actions]
+        self.faults += [Fault(us(at), name, action, target, detail, which) for action in actions]
         return self
 
     def stall(self, task: int) -> Story:

@@ -251,6 +251,13 @@ def test_a_fault_explains_a_lost_lease_that_it_overlaps(
         assert_fails("explained-duplicate", story.history(), LOSS)
 
 
+def test_what_is_done_to_the_server_and_not_to_sessions_explains_no_lost_lease() -> None:
+    for name in ("old-transaction", "row-lock", "stale-statistics"):
+        story = _lost().fault(name, "inject", target="server", at=2)
+        story.fault(name, "heal", target="server", at=6)
+        assert_fails("explained-duplicate", story.history(), LOSS)
+
+
 def test_a_fault_that_was_over_when_the_lease_was_renewed_explains_nothing() -> None:
     story = _lost(renewed=3).fault("pause", "inject", at=1.5).fault("pause", "heal", at=2.9)
     assert_fails("explained-duplicate", story.history(), "ran out at 12:00:06.000000 although")

@@ -120,6 +120,9 @@ TOLD: dict[str, Callable[[Story], Story]] = {
     "completion with token 1 was committed": lambda story: story.complete(1, at=6).note(
         "finished", 1, at=6.1, detail="committed"
     ),
+    "the end of its attempt with token 1 was written": lambda story: story.complete(1, at=6).note(
+        "settled", 1, at=6.1, detail="completed"
+    ),
 }
 
 
@@ -144,6 +147,13 @@ def test_a_plain_handler_s_end_is_no_word_of_the_database() -> None:
     story = Story().enqueue(1).claim(1, at=5).complete(1, at=6)
     story.note("finished", 1, at=6, detail="completed").fail_over(1, at=10, synchronous=True)
     assert_passes("no-lost-task", story.history(healed=11, ended=12))
+
+
+def test_an_end_that_was_written_again_after_the_failover_is_not_lost() -> None:
+    story = Story().enqueue(1).claim(1, at=5).complete(1, at=6)
+    story.fail_over(1, at=10, synchronous=True)
+    story.complete(1, at=11).note("settled", 1, at=11.1, detail="completed")
+    assert_passes("no-lost-task", story.history(healed=12, ended=13))
 
 
 # explained-duplicate.

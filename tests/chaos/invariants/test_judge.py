@@ -92,6 +92,19 @@ def test_a_planned_fault_that_was_never_injected_is_inconclusive() -> None:
     assert overall(history, judge(history)) == "pass"
 
 
+def test_a_fault_that_bit_does_not_stand_for_another_of_its_kind() -> None:
+    story = _rich().fault("pause", "plan", target="", detail="6", which=0)
+    story.fault("pause", "inject", "bite", which=0).fault("pause", "plan", detail="2", which=3)
+    history = _history(story)
+    assert toothless(history) == {"pause"}
+    assert overall(history, judge(history)) == "inconclusive"
+    assert why(history, judge(history)) == (
+        "fault pause, number 2 of 2 of its kind, was planned 2 times and never injected"
+    )
+    history = _history(story.fault("pause", "inject", "bite", which=3))
+    assert overall(history, judge(history)) == "pass"
+
+
 def test_a_run_says_why_it_did_not_pass() -> None:
     history = _history(_rich())
     assert why(history, judge(history)) == ""

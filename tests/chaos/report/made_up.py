@@ -31,7 +31,7 @@ def busy(attempts: int, workers: int = 8, hostile: str = "boom") -> History:
             story.complete(task, at + 0.121)
     for number in range(1, 40):
         target = f"w{number % workers + 1}.{1 + number // 10}"
-        story.fault("pause", "inject", target=target, at=number * attempts * 0.003 / 40, detail="0")
+        story.fault("pause", "inject", target=target, at=number * attempts * 0.003 / 40, which=0)
     end = attempts * 0.003 + 10
     return story.history(healed=end - 8, ended=end)
 
@@ -42,7 +42,7 @@ def overwritten() -> History:
     story.enqueue(7, at=0, kind="slow").acknowledged(7, at=0.1).claim(7, by="w1.1", at=1)
     story.note("started", 7, 1.1)
     story.fault("pause", "plan", target="", at=0, detail="1")
-    story.fault("pause", "inject", target="w1.1", at=2, detail="0")
+    story.fault("pause", "inject", target="w1.1", at=2, which=0)
     story.reclaim(7, at=6.5, cause=False).claim(7, by="w2.1", at=7).note("started", 7, 7.1)
     story.fault("pause", "heal", target="w1.1", at=8)
     story.note("effect", 7, 8.1, token=1)
