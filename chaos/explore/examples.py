@@ -5,7 +5,9 @@ Plain psycopg functions that know nothing of the explorer.
 
 from __future__ import annotations
 
-from psycopg import Connection, IsolationLevel
+from dataclasses import replace
+
+from psycopg import AsyncConnection, Connection, IsolationLevel
 
 from chaos.explore.program import Endings, Program
 
@@ -60,6 +62,32 @@ LOST_UPDATE_CORRECTED = Program(
     {"a": increment_locked, "b": increment_locked},
     at_end=nothing_lost,
     install=counter_install,
+)
+
+
+# The same in an application that is async: only the actors are written differently.
+
+
+async def _increment_async(connection: AsyncConnection, lock: bytes) -> None:
+    cursor = await connection.execute(b"select n from counter" + lock)
+    [(n,)] = await cursor.fetchall()
+    await connection.execute("update counter set n = %s", [n + 1])
+    await connection.commit()
+
+
+async def increment_async(connection: AsyncConnection) -> None:
+    """Read, then write."""
+    await _increment_async(connection, b"")
+
+
+async def increment_async_locked(connection: AsyncConnection) -> None:
+    """The correction: lock what is read."""
+    await _increment_async(connection, b" for update")
+
+
+LOST_UPDATE_ASYNC = replace(LOST_UPDATE, actors={"a": increment_async, "b": increment_async})
+LOST_UPDATE_ASYNC_CORRECTED = replace(
+    LOST_UPDATE, actors={"a": increment_async_locked, "b": increment_async_locked}
 )
 
 
@@ -281,6 +309,7 @@ LOST_WAKE_UP_CORRECTED = Program(
 
 EXAMPLES = {
     "lost update": (LOST_UPDATE, LOST_UPDATE_CORRECTED),
+    "lost update, async": (LOST_UPDATE_ASYNC, LOST_UPDATE_ASYNC_CORRECTED),
     "write skew": (WRITE_SKEW, WRITE_SKEW_CORRECTED),
     "double claim": (DOUBLE_CLAIM, DOUBLE_CLAIM_CORRECTED),
     "skipped row": (SKIPPED_ROW, SKIPPED_ROW_CORRECTED),

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from psycopg import Connection
+from psycopg import AsyncConnection, Connection
 
 from chaos.explore.errors import ExplorerError
 from chaos.explore.schedule import ACTOR
 
-Actor = Callable[[Connection], object]
+Actor = Callable[[Connection], object] | Callable[[AsyncConnection], Coroutine[Any, Any, object]]
 
 _NAMED = re.compile(r"([a-z][a-z0-9-]*): ")
 
@@ -60,7 +60,8 @@ class Program:
 
     install: creates tables; run once a database.
     setup: puts the rows back to where every schedule starts; keep it to one cheap statement or two.
-    actors: by name; each is given a connection of its own, already open.
+    actors: by name; each is given a connection of its own, already open: a coroutine function an
+        AsyncConnection, any other a Connection.
     invariant: run after every step that can change what is committed, which is what it sees;
         raises AssertionError.
     at_end: run when every actor has ended; is also told how each did.

@@ -83,6 +83,12 @@ class Session:
             self._parked = self._next()
         return self._parked
 
+    @property
+    def passes(self) -> bool:
+        """Whether that needs no grant."""
+        part = self.parked()
+        return part is not None and part.kind == "pass"
+
     def grant(self) -> None:
         """Send the parked part to the server."""
         part = self._parked

@@ -88,6 +88,12 @@ class _Actor:
         return None
 
     @property
+    def at_rest(self) -> bool:
+        """Whether its code has ended or waits for an answer; it waits for none when it closes."""
+        parts = [session.parked() for session in self.sessions]
+        return self.ended or any(p is not None and p.kind not in ("pass", "close") for p in parts)
+
+    @property
     def current(self) -> Session | None:
         """The session that the actor used last."""
         return self.blocked or self.parked() or (self.sessions[-1] if self.sessions else None)
@@ -223,7 +229,8 @@ class Stage:
         self.events.clear()
         for actor in self._actors.values():
             for session in list(actor.sessions):
-                if session.client_gone or session.server_gone:
+                closing = session.parked() is not None  # the schedule before ended first
+                if closing or session.client_gone or session.server_gone:
                     self._drop(actor, session)
                 else:
                     session.housekeeping(_RESET)
@@ -312,8 +319,7 @@ class Stage:
         elif step.what == TERMINATE:
             self._terminate(session)
             self._did.append("session terminated")
-            if session is not actor.blocked:
-                self._wait(lambda: session.server_gone, f"the session of {actor.name} to end")
+            self._wait(lambda: session.server_gone, f"the session of {actor.name} to end")
         else:
             self._cut(actor, session, step.what)
 
@@ -381,8 +387,7 @@ class Stage:
         while actor.blocked is None:
             for session in list(actor.sessions):
                 self._note(session)
-                part = session.parked()
-                if part is not None and part.kind == "pass":
+                if session.passes:
                     session.grant()
                 if session.deliverable:
                     session.deliver()
@@ -391,13 +396,13 @@ class Stage:
             busy = next((s for s in actor.sessions if s.sent is not None), None)
             if busy is not None:
                 self._await_answer(actor, busy)
-            elif actor.ended or actor.parked() is not None:
+            elif actor.at_rest:
                 return
             else:
                 self._wait(
                     lambda: (
-                        actor.ended
-                        or any(s.parked() or s.sent for s in actor.sessions)
+                        actor.at_rest
+                        or any(s.passes or s.sent for s in actor.sessions)
                         or any(s.server_gone or s.deliverable for s in actor.sessions)
                     ),
                     f"actor {actor.name} to reach its next statement (explored code must not wait"

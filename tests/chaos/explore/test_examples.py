@@ -12,6 +12,8 @@ from chaos.explore.examples import (
     DOUBLE_CLAIM,
     EXAMPLES,
     LOST_UPDATE,
+    LOST_UPDATE_ASYNC,
+    LOST_UPDATE_ASYNC_CORRECTED,
     LOST_UPDATE_CORRECTED,
     SKIPPED_ROW,
 )
@@ -47,13 +49,21 @@ def test_a_printed_schedule_replays_and_tells_what_happened(empty_dsn: str) -> N
     ]
 
 
+@pytest.mark.parametrize(
+    ("wrong", "right"),
+    [
+        (LOST_UPDATE, LOST_UPDATE_CORRECTED),
+        (LOST_UPDATE_ASYNC, LOST_UPDATE_ASYNC_CORRECTED),
+    ],
+    ids=["sync", "async"],
+)
 def test_a_failure_becomes_a_test_that_is_red_until_the_code_is_corrected(
-    tmp_path: Path, empty_dsn: str
+    wrong: Program, right: Program, empty_dsn: str
 ) -> None:
     violation = Violation("at-end", "2 increments\nmade 1")
-    source = pytest_function(LOST_UPDATE, parse("a b b b a a"), violation)
+    source = pytest_function(wrong, parse("a b b b a a"), violation)
     assert "def test_a_b_b_b_a_a() -> None:\n    # at-end: 2 increments made 1\n" in source
-    corrected = pytest_function(LOST_UPDATE_CORRECTED, parse("a b b b a a"), violation)
+    corrected = pytest_function(right, parse("a b b b a a"), violation)
     for text, red in ((source, True), (corrected, False)):
         # On this test's server: that replay starts one by itself is tested with the programs.
         run = {"__name__": "generated"}
@@ -64,7 +74,7 @@ def test_a_failure_becomes_a_test_that_is_red_until_the_code_is_corrected(
             with pytest.raises(AssertionError, match="2 increments made 1"):
                 test()
         else:
-            with_tables_there = replace(LOST_UPDATE_CORRECTED, install=None)
+            with_tables_there = replace(right, install=None)
             assert (
                 replay(with_tables_there, "a b b b a a", empty_dsn, strict=False).violation is None
             )

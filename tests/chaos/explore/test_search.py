@@ -12,31 +12,12 @@ import pytest
 from psycopg import Connection
 
 from chaos.explore import Bounds, ExplorerError, Program, explore, explore_program, replay
-from chaos.explore.run import Trace, run
+from chaos.explore.run import run
 from chaos.explore.schedule import parse, show
-from chaos.explore.search import Tally, minimise, search
+from chaos.explore.search import minimise
 from chaos.explore.stage import Stage
 from tests.chaos.explore import bodies
-
-
-class Noting(Tally):
-    """Keeps what it counts."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.traces: list[Trace] = []
-
-    def add(self, trace: Trace) -> None:
-        super().add(trace)
-        self.traces.append(trace)
-
-
-def all_traces(dsn: str, program: Program, bounds: Bounds) -> tuple[list[Trace], Tally]:
-    """Every schedule that a search runs, in order."""
-    tally = Noting()
-    with Stage(dsn, program) as stage:
-        search(stage, bounds, tally, lambda _: None)
-    return tally.traces, tally
+from tests.chaos.explore.traces import all_traces
 
 
 def test_two_actors_of_three_steps_have_twenty_schedules_and_each_is_run_once(

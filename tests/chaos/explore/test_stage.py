@@ -261,6 +261,12 @@ def test_a_terminated_session_is_rolled_back_and_its_actor_told(empty_dsn: str) 
             assert isinstance(ending.error, psycopg.errors.AdminShutdown)
 
 
+def test_a_session_that_is_terminated_while_it_waits_ends_in_that_step(empty_dsn: str) -> None:
+    with staged(empty_dsn, a=add, b=add) as stage:
+        for _ in range(20):
+            assert play(stage, "a b b^")[2].endswith("-> SQLSTATE 57P01")
+
+
 def test_an_actor_that_lost_its_connection_may_open_another(empty_dsn: str) -> None:
     def stubborn(connection: Connection) -> str:
         try:
@@ -360,3 +366,11 @@ def test_what_an_actor_leaves_open_at_its_end_keeps_its_locks_until_the_server_h
         assert "b: update item set n = n + $1 where id = 1 -> UPDATE 1" in stage.events[-1].did
         with pytest.raises(ScheduleError, match="a has ended"):
             stage.take(parse("a!")[0])
+
+
+def test_an_actor_that_closes_a_connection_goes_on_at_once(empty_dsn: str) -> None:
+    with staged(empty_dsn, autocommit=False, a=leave_it_open) as stage:
+        for _ in range(20):
+            stage.begin()
+            stage.take(parse("a")[0])
+            assert (stage.live(), stage.ready()) == ([], ["a"])
