@@ -10,6 +10,7 @@ from functools import partial
 import psycopg
 import pytest
 from psycopg import AsyncConnection, Connection, IsolationLevel
+from psycopg.rows import dict_row, tuple_row
 
 from chaos.explore import Bounds, Program, crash_points, explore_program, replay
 from chaos.explore.examples import (
@@ -17,6 +18,8 @@ from chaos.explore.examples import (
     LOST_UPDATE_ASYNC,
     LOST_UPDATE_ASYNC_CORRECTED,
     LOST_UPDATE_CORRECTED,
+    increment,
+    increment_async,
 )
 from chaos.explore.program import Actor
 from chaos.explore.run import Trace, run
@@ -155,31 +158,12 @@ async def pipelined_async(connection: AsyncConnection) -> None:
         await set_one_async(connection, 2)
 
 
-def unsettled(connection: Connection) -> object:
-    """Leaves a mode behind that the next schedule must not find."""
-    connection.isolation_level = IsolationLevel.SERIALIZABLE
-    row = connection.execute("select n from number").fetchone()
-    connection.commit()
-    connection.read_only = connection.autocommit = True
-    return row
-
-
-async def unsettled_async(connection: AsyncConnection) -> object:
-    await connection.set_isolation_level(IsolationLevel.SERIALIZABLE)
-    row = await (await connection.execute("select n from number")).fetchone()
-    await connection.commit()
-    await connection.set_read_only(True)
-    await connection.set_autocommit(True)
-    return row
-
-
 TWINS: dict[str, tuple[Actor, Actor]] = {
     "leaves its transaction open": (left_open, left_open_async),
     "leaves it open and raises": (left_open_and_raises, left_open_and_raises_async),
     "closes in a transaction": (closed_while_open, closed_while_open_async),
     "connects again": (reconnects, reconnects_async),
     "a pipeline": (pipelined, pipelined_async),
-    "leaves modes behind": (unsettled, unsettled_async),
 }
 SCHEDULES = ("a a b", "a b a", "a b a!", "a!!", "a a?", "a a? a a", "a^ b", "b a b^")
 
@@ -214,6 +198,42 @@ def test_connection_and_loop_are_kept_from_schedule_to_schedule_and_closed_in_th
     assert seen[0].closed
 
 
+def modes(connection: Connection | AsyncConnection) -> tuple[object, ...]:
+    return (
+        connection.autocommit,
+        connection.isolation_level,
+        connection.read_only,
+        connection.deferrable,
+        connection.row_factory,
+    )
+
+
+def changes_modes(connection: Connection) -> object:
+    found = modes(connection)
+    connection.autocommit = connection.read_only = connection.deferrable = True
+    connection.isolation_level = IsolationLevel.SERIALIZABLE
+    connection.row_factory = dict_row  # type: ignore[assignment] # as applications do
+    return found
+
+
+async def changes_modes_async(connection: AsyncConnection) -> object:
+    found = modes(connection)
+    await connection.set_autocommit(True)
+    await connection.set_read_only(True)
+    await connection.set_deferrable(True)
+    await connection.set_isolation_level(IsolationLevel.SERIALIZABLE)
+    connection.row_factory = dict_row  # type: ignore[assignment] # as applications do
+    return found
+
+
+@pytest.mark.parametrize("body", [changes_modes, changes_modes_async])
+def test_no_mode_of_a_connection_outlives_its_schedule(empty_dsn: str, body: Actor) -> None:
+    with Stage(empty_dsn, replace(bodies.TWO, actors={"a": body})) as stage:
+        for _ in range(2):
+            found = run(stage, [], Bounds()).endings["a"].returned
+            assert found == (False, None, None, None, tuple_row)
+
+
 def test_a_connection_that_was_lost_is_replaced_in_the_next_schedule(empty_dsn: str) -> None:
     program = replace(bodies.TWO, actors={"a": partial(set_one_async, to=1)})
     with Stage(empty_dsn, program) as stage:
@@ -235,6 +255,12 @@ def test_a_task_that_an_actor_leaves_running_fails_the_schedule_and_is_cancelled
     says = "it left 1 of its tasks running: an actor does one thing at a time"
     assert trace.violation == ("actor", f"a raised RuntimeError: {says}")
     assert left[0].cancelled()
+
+
+def test_a_program_may_have_actors_of_both_kinds(empty_dsn: str) -> None:
+    mixed = replace(LOST_UPDATE, actors={"a": increment, "b": increment_async})
+    plain = replay(LOST_UPDATE, "a b b b a a", empty_dsn)
+    assert compared(replay(again(mixed), "a b b b a a", empty_dsn)) == compared(plain)
 
 
 def test_async_code_can_explore_too(empty_dsn: str) -> None:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
+from threading import Timer
 
 import psycopg
 import pytest
@@ -263,8 +266,17 @@ def test_a_terminated_session_is_rolled_back_and_its_actor_told(empty_dsn: str) 
 
 def test_a_session_that_is_terminated_while_it_waits_ends_in_that_step(empty_dsn: str) -> None:
     with staged(empty_dsn, a=add, b=add) as stage:
-        for _ in range(20):
-            assert play(stage, "a b b^")[2].endswith("-> SQLSTATE 57P01")
+        stage.begin()
+        for choice in parse("a b"):
+            stage.take(choice)
+        [(waits,)] = stage.admin.execute("select pid from pg_locks where not granted").fetchall()
+        os.kill(waits, signal.SIGSTOP)  # it hears of its end late
+        hears = Timer(0.2, os.kill, (waits, signal.SIGCONT))
+        hears.start()
+        stage.take(parse("b^")[0])
+        hears.join()
+        assert stage.events[-1].did.endswith("-> SQLSTATE 57P01")
+        assert stage.live() == ["a"]
 
 
 def test_an_actor_that_lost_its_connection_may_open_another(empty_dsn: str) -> None:
