@@ -1,4 +1,4 @@
-"""`chaos explore`: the programs over the scheduler, its mutants, the crash points, the figures."""
+"""`chaos explore`: the programs over the scheduler, its mutants, the crash points."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ import typer
 
 from chaos.cluster import ClusterError
 from chaos.cluster.postgres import postgres
-from chaos.explore import figures as measured
 from chaos.explore.clauses.programs import CLAUSES
 from chaos.explore.crash_lives import LIVES, NAMES
 from chaos.explore.crashpoints import crash_points
@@ -58,20 +57,9 @@ def explore_command(
             "--crash-points", help="Break a life at each of its statements and commits instead."
         ),
     ] = False,
-    figures: Annotated[
-        bool, typer.Option("--figures", help="Measure the explorer's own speed instead.")
-    ] = False,
 ) -> None:
     """Run every interleaving of the scheduler's statements that the bounds allow."""
     bounds = {"--preemptions": preemptions is not None, "--schedules": schedules is not None}
-    if figures:
-        others = {
-            "a program": program is not None,
-            "--system": system_name != "leaseproof",
-            "--replay": schedule is not None,
-            "--crash-points": crash,
-        }
-        _refuse(others | bounds, "--figures measures the explorer with programs of its own")
     if schedule is not None:
         _refuse(bounds, "--replay runs the one schedule that it is given")
     if crash:
@@ -81,19 +69,15 @@ def explore_command(
     _check(program, list(programs), schedule)
     silence_psycopg()
     try:
-        if figures:
-            for line in measured.lines():
-                copied.print(line, markup=False)
-        elif schedule is not None and program is not None:
+        if schedule is not None and program is not None:
             with planted(MUTANTS[mutant] if mutant else None):
                 trace = replay(programs[program], schedule)
             copied.print(str(trace), markup=False)
             raise typer.Exit(EXIT_CODES["pass" if trace.violation is None else "fail"])
-        else:
-            names = [program] if program is not None else list(LIVES if crash else PROGRAMS)
-            if crash:
-                raise typer.Exit(_crash(names, mutant))
-            raise typer.Exit(_explore(names, mutant, preemptions, schedules))
+        names = [program] if program is not None else list(LIVES if crash else PROGRAMS)
+        if crash:
+            raise typer.Exit(_crash(names, mutant))
+        raise typer.Exit(_explore(names, mutant, preemptions, schedules))
     except ScheduleError as error:
         end(str(error), USAGE)
     except (ClusterError, ExplorerError, OSError) as error:

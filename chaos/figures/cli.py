@@ -11,7 +11,7 @@ from typing import Annotated, NoReturn
 import typer
 
 from chaos.explore.errors import ExplorerError
-from chaos.figures import judging, lowering, replaying
+from chaos.figures import exploring, judging, lowering, replaying
 from chaos.figures.page import Out, text, write_page
 from chaos.keep import BREAKS
 from chaos.mutants import MUTANTS
@@ -74,6 +74,15 @@ def lowering_command(
     with _working():
         lowered = lowering.measure(names, scenarios, reports, _news)
     _tell("Lowering recorded failures", lowering.page(lowered), lowering.held(lowered), out)
+
+
+@app.command("explorer")
+def explorer_command(out: Out = None) -> None:
+    """How fast the explorer is here, and the state machine of a task's life."""
+    silence_psycopg()
+    with _working():
+        measured = exploring.measure(_news)
+    _tell("The explorer", exploring.page(measured), exploring.held(measured), out)
 
 
 def _known(bugs: Sequence[str]) -> Sequence[str]:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from typing import Any
 from uuid import uuid4
@@ -56,14 +55,8 @@ def database(server: Postgres) -> Iterator[None]:
 
 
 @pytest.mark.slow
-def test_a_task_lives_as_the_model_says(
-    database: None, record_property: Callable[[str, object], None]
-) -> None:
-    began, steps = time.monotonic(), TaskLife.steps
+def test_a_task_lives_as_the_model_says(database: None) -> None:
     run_state_machine_as_test(TaskLife, settings=settings(max_examples=30, **MODEST))
-    rate = (TaskLife.steps - steps) / (time.monotonic() - began)
-    record_property("steps_per_second", round(rate))
-    print(f"{rate:.0f} steps/s")  # noqa: T201 - the figure, for `pytest -s`
 
 
 # What one session alone cannot show: a race, who waits for whom, a token that is issued twice. Nor

@@ -57,13 +57,6 @@ def test_one_schedule_is_replayed(system: str, code: int) -> None:
             "serializable is a correct variant",
         ),
         (
-            ["zombie", "--figures", "--system", "leaseproof:renews-by-id", "--schedules", "1"],
-            "--figures measures the explorer with programs of its own: leave a program and"
-            " --system and --schedules out",
-        ),
-        (["--figures", "--crash-points", "--preemptions", "1"], "leave --crash-points and --pre"),
-        (["zombie", "--figures", "--replay", "a"], "leave a program and --replay out"),
-        (
             ["effect", "--crash-points", "--preemptions", "1"],
             "--crash-points breaks a life once at each point in each way: leave --preemptions out",
         ),
@@ -81,7 +74,7 @@ def test_a_mistake_is_answered_with_the_way_out(
     def started(*_: object, **__: object) -> None:
         raise AssertionError("a server is started for nothing")
 
-    for place in ("cli", "explore", "figures"):
+    for place in ("cli", "explore"):
         monkeypatch.setattr(sys.modules[f"chaos.explore.{place}"], "postgres", started)
     done = CliRunner().invoke(app, arguments)
     assert done.exit_code == 2
