@@ -21,7 +21,16 @@ from rich.progress import (
 from rich.progress import Progress as Bar
 from rich.table import Table
 
-from chaos.bench import BenchError, WrongDrainError, contention, enqueue, growth, latency, profile
+from chaos.bench import (
+    BenchError,
+    WrongDrainError,
+    contention,
+    enqueue,
+    growth,
+    latency,
+    profile,
+    transactional,
+)
 from chaos.bench.compare import Compared, cautions, compare
 from chaos.bench.peers import run as peers
 from chaos.bench.peers.installed import MissingError
@@ -36,6 +45,7 @@ from chaos.forkserver import ForkServerError
 from chaos.terminal import BROKEN, USAGE, WRONG, end, interrupted, messages, results
 
 MOST_WORKERS = 128  # each has two sessions, and the server has room for 300
+MOST_SESSIONS = 280  # of workers whose slots have sessions of their own
 WIDE = 200  # how wide a row of the table is
 
 app = typer.Typer(
@@ -74,6 +84,29 @@ def contention_command(
         _settings(batches), _numbers("--workers", workers, MOST_WORKERS), repeats, tasks
     )
     _measure(lambda tell: contention.run(plan, _command(), tell), as_json, out)
+
+
+@app.command("transactional")
+def transactional_command(
+    workers: Annotated[str, typer.Option(help="Numbers of worker processes, with commas.")] = (
+        "1,2,4,8"
+    ),
+    tasks: Annotated[int, typer.Option(min=1, help="For every drain.")] = 5_000,
+    batches: Annotated[
+        str,
+        typer.Option(help="Workers' settings, with commas: SLOTS, SLOTS+PREFETCH, or `default`."),
+    ] = f"{DEFAULT},1,1+9",
+    repeats: Repeats = 3,
+    as_json: AsJson = False,
+    out: Out = None,
+) -> None:
+    """Tasks whose effect and completion are one commit, beside pgbench doing the same."""
+    settings, counts = _settings(batches), _numbers("--workers", workers, MOST_WORKERS)
+    most = counts[-1] * (max(one.slots for one in settings) + 2)
+    if most > MOST_SESSIONS:
+        end(f"{counts[-1]} workers need {most} sessions, at most {MOST_SESSIONS} will do", USAGE)
+    plan = transactional.Plan(settings, counts, tasks, repeats)
+    _measure(lambda tell: transactional.run(plan, _command(), tell), as_json, out)
 
 
 @app.command("growth")

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from chaos.bench import drain as one_drain
 from chaos.bench.computer import SETTINGS, Clock
 from chaos.bench.crew import Workers
-from chaos.bench.drain import Crew, drain
-from chaos.bench.limit import Pgbench, find_pgbench
+from chaos.bench.drain import Crew, in_turn, prepare
+from chaos.bench.limit import Pgbench, claim_and_complete, find_pgbench
 from chaos.bench.result import LIMIT, OURS, Key, Measurement, Result
 from chaos.bench.setting import Setting
 from chaos.bench.tell import Tell
@@ -66,27 +64,13 @@ def _measure(
 ) -> list[Measurement]:
     cells = plan.cells(with_limit=pgbench is not None)
     sizes = sorted({plan.tasks_for(key.batch) for key in cells})
-    places = {tasks: one_drain.prepare(server, tasks, scratch) for tasks in sizes}
+    places = {tasks: prepare(server, tasks, scratch) for tasks in sizes}
     settings = {setting.name: setting for setting in plan.settings}
-    done: list[Measurement] = []
-    for repeat in range(1, plan.repeats + 1):
-        for key in cells:
-            tell(len(done), len(cells) * plan.repeats, key, done[-1] if done else None)
-            place = places[plan.tasks_for(key.batch)]
-            database = f"drain_{len(done)}"
-            directory = scratch / database
-            directory.mkdir()
-            server.create_database(database, template=place.template)
-            crew = _crew(key, settings, server.dsn(database), directory, pgbench)
-            done.append(drain(place, database, crew, key, repeat))
-            server.drop_database(database)
-    return done
 
+    def crew(key: Key, dsn: str, directory: Path) -> Crew:
+        if key.system == OURS:
+            return Workers(dsn, settings[key.setting], key.at, directory)
+        assert pgbench is not None
+        return Pgbench(pgbench, dsn, claim_and_complete(key.batch), key.at, directory)
 
-def _crew(
-    key: Key, settings: dict[str, Setting], dsn: str, directory: Path, pgbench: Path | None
-) -> Crew:
-    if key.system == OURS:
-        return Workers(dsn, settings[key.setting], key.at, directory)
-    assert pgbench is not None
-    return Pgbench(pgbench, dsn, key.batch, key.at, directory, threads=os.cpu_count() or 1)
+    return in_turn(cells, plan.repeats, lambda key: places[plan.tasks_for(key.batch)], crew, tell)

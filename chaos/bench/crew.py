@@ -10,11 +10,21 @@ from chaos.bench.worker import VAIN, Seen, read_seen
 
 
 class Workers(Held):
-    """`count` workers with one setting. `directory` is empty and theirs."""
+    """`count` workers with one setting. `directory` is empty and theirs.
 
-    def __init__(self, dsn: str, setting: Setting, count: int, directory: Path) -> None:
+    transactional: whether their handlers write an effect in its task's own transaction.
+    """
+
+    def __init__(
+        self,
+        dsn: str,
+        setting: Setting,
+        count: int,
+        directory: Path,
+        transactional: bool = False,
+    ) -> None:
         names = [f"w{number}" for number in range(1, count + 1)]
-        own = {"dsn": dsn, "setting": setting.name}
+        own = {"dsn": dsn, "setting": setting.name, "transactional": transactional}
         super().__init__("chaos.bench.worker", dict.fromkeys(names, own), directory)
 
     @property

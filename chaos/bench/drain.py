@@ -6,6 +6,7 @@ The crew is what differs between systems; everything that is measured is the sam
 from __future__ import annotations
 
 import time
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
@@ -15,6 +16,7 @@ from chaos.background import Background
 from chaos.bench import BenchError, WrongDrainError, measure, noop
 from chaos.bench.result import Key, Measurement
 from chaos.bench.statistics import percentile
+from chaos.bench.tell import Tell
 from chaos.bench.worker import Seen
 from chaos.cluster.postgres import Postgres
 
@@ -48,13 +50,20 @@ class Crew(Protocol):
         """End whatever is left, at once."""
 
 
+Violations = Callable[[psycopg.Connection, int], list[str]]
+
+
 class Place(NamedTuple):
-    """Where a drain happens: a server, the template with the tasks, and a scratch directory."""
+    """Where a drain happens: a server, the template with the tasks, and a scratch directory.
+
+    violations: says what is wrong with a finished drain of so many tasks.
+    """
 
     server: Postgres
     template: str
     tasks: int
     scratch: Path
+    violations: Violations = noop.violations
 
 
 def prepare(server: Postgres, tasks: int, scratch: Path) -> Place:
@@ -63,6 +72,32 @@ def prepare(server: Postgres, tasks: int, scratch: Path) -> Place:
     server.create_database(template)
     noop.prepare(server.dsn(template), tasks)
     return Place(server, template, tasks, scratch)
+
+
+def in_turn(
+    cells: Sequence[Key],
+    repeats: int,
+    place_of: Callable[[Key], Place],
+    crew_of: Callable[[Key, str, Path], Crew],
+    tell: Tell,
+) -> list[Measurement]:
+    """Drain every cell once, then every cell again; each time a fresh copy of its template.
+
+    A crew is made of the cell's key, the copy's DSN and a directory of its own.
+    """
+    done: list[Measurement] = []
+    for repeat in range(1, repeats + 1):
+        for key in cells:
+            tell(len(done), len(cells) * repeats, key, done[-1] if done else None)
+            place = place_of(key)
+            database = f"drain_{len(done)}"
+            directory = place.scratch / database
+            directory.mkdir()
+            place.server.create_database(database, template=place.template)
+            crew = crew_of(key, place.server.dsn(database), directory)
+            done.append(drain(place, database, crew, key, repeat))
+            place.server.drop_database(database)
+    return done
 
 
 def drain(place: Place, database: str, crew: Crew, key: Key, repeat: int) -> Measurement:
@@ -90,7 +125,8 @@ def drain(place: Place, database: str, crew: Crew, key: Key, repeat: int) -> Mea
         waits.close()
         crew.destroy()
     with psycopg.connect(dsn, autocommit=True) as connection:
-        verify(connection, place.tasks, seen, f"{key.system} {key.setting} at {key.at}")
+        what = f"{key.system} {key.setting} at {key.at}"
+        verify(connection, place.tasks, seen, what, place.violations)
         times = measure.times_of(connection)
         written = measure.written(connection)
     seconds = times.ended - times.began
@@ -112,9 +148,15 @@ def drain(place: Place, database: str, crew: Crew, key: Key, repeat: int) -> Mea
     )
 
 
-def verify(connection: psycopg.Connection, tasks: int, seen: list[Seen], what: str) -> None:
+def verify(
+    connection: psycopg.Connection,
+    tasks: int,
+    seen: list[Seen],
+    what: str,
+    violations: Violations = noop.violations,
+) -> None:
     """Raise WrongDrainError unless each task was done exactly once."""
-    wrong = noop.violations(connection, tasks)
+    wrong = violations(connection, tasks)
     if seen and (ran := sum(one.ran for one in seen)) != tasks:
         wrong.append(f"handlers ran {ran} times for {tasks} tasks")
     if wrong:

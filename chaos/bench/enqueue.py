@@ -22,7 +22,7 @@ from chaos.bench import BenchError, WrongDrainError, noop
 from chaos.bench.computer import SETTINGS, Clock
 from chaos.bench.contention import NO_PGBENCH
 from chaos.bench.held import Held, live, pass_gate
-from chaos.bench.limit import SESSION, find_pgbench, plain
+from chaos.bench.limit import SESSION, defined, find_pgbench, plain
 from chaos.bench.result import LIMIT, OURS, Key, Measurement, Result
 from chaos.bench.tell import Tell
 from chaos.cluster.postgres import Postgres, postgres
@@ -152,7 +152,7 @@ def _pgbench(program: Path, dsn: str, key: Key, calls: int, directory: Path) -> 
                 *(str(program), "--no-vacuum", "--protocol=prepared", f"--file={script}"),
                 *(f"--client={key.at}", f"--jobs={min(key.at, os.cpu_count() or 1)}"),
                 *(f"--transactions={calls}",),
-                *(word for name, value in variables.items() for word in ("-D", f"{name}={value}")),
+                *defined(variables),
                 dsn,
             ],
             capture_output=True,

@@ -11,8 +11,9 @@ import os
 import re
 import shutil
 import subprocess
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import IO
+from typing import IO, NamedTuple
 
 from chaos.bench import BenchError
 from chaos.bench.noop import KIND, LEASE_SECONDS
@@ -20,11 +21,24 @@ from chaos.bench.worker import VAIN, Seen
 from chaos.cluster.postgres import Postgres
 from scheduler.statements import statement
 
+NEW_OWNER = "\\set owner random(1, 4611686018427387903)\n"
 LONGEST = 3600  # seconds; the bench ends it when the drain is over
 # What our sessions have that matters to speed: see scheduler/session.py.
 SESSION = "-c jit=off -c default_transaction_isolation=read\\ committed"
 _PARAMETER = re.compile(r"%\((\w+)\)s")
 _COMMENT = re.compile(r"--.*")
+
+
+class Cycle(NamedTuple):
+    """What each client of pgbench does again and again.
+
+    protocol: pgbench's. variables: what it begins with. script: given the file to touch when there
+    was nothing to claim.
+    """
+
+    protocol: str
+    variables: Mapping[str, object]
+    script: Callable[[Path], str]
 
 
 def find_pgbench(server: Postgres) -> Path | None:
@@ -36,23 +50,35 @@ def find_pgbench(server: Postgres) -> Path | None:
     return None if found is None else Path(found)
 
 
-def script(vain: Path) -> str:
-    """The cycle of one client: claim, complete what was claimed; say so if there was nothing.
+def claim_and_complete(batch: int) -> Cycle:
+    """Claim at most so many tasks, complete what was claimed; say so if there was nothing.
 
     A completion skips rows that are locked, for a moment, by a claim that came too late for them.
     Like the worker, the client writes those again with its next batch.
     """
+    variables = {
+        "kinds": f"{{{KIND}}}",
+        "leases": f'{{"{LEASE_SECONDS} s"}}',
+        "limit": batch,
+        "left_tasks": "{}",
+        "left_tokens": "{}",
+        "left_owners": "{}",
+    }
+    return Cycle("prepared", variables, _script)
+
+
+def _script(vain: Path) -> str:
     return (
-        "\\set owner random(1, 4611686018427387903)\n"
-        f"{gathered_claim(plain('claim'))}\\gset\n"
+        f"{NEW_OWNER}{gathered_claim(plain('claim'))}\\gset\n"
         "\\if :n > 0\n"
         f"{gathered_complete(plain('complete'))}\\gset\n"
-        "\\endif\n"
-        "\\if :claimed = 0\n"
-        f"\\shell touch '{vain}'\n"
-        "\\sleep 20 ms\n"
-        "\\endif\n"
+        f"\\endif\n{say_if_vain(vain)}"
     )
+
+
+def say_if_vain(vain: Path) -> str:
+    """The end of a script: touch the file if nothing was claimed, and wait a little."""
+    return f"\\if :claimed = 0\n\\shell touch '{vain}'\n\\sleep 20 ms\n\\endif\n"
 
 
 def gathered_claim(claim: str) -> str:
@@ -62,7 +88,7 @@ def gathered_claim(claim: str) -> str:
     The payloads are gathered too: they have to reach the client. Raises BenchError for a claim that
     is no longer an UPDATE after a WITH list.
     """
-    return _gathered(claim, "update", "claimed") + (
+    return gathered(claim, "update", "claimed") + (
         "select count(*) as claimed, count(*) + cardinality(:left_tasks::bigint[]) as n,"
         " coalesce(array_agg(id), '{}') || :left_tasks::bigint[] as tasks,"
         " coalesce(array_agg(lease_token), '{}') || :left_tokens::bigint[] as tokens,"
@@ -73,7 +99,7 @@ def gathered_claim(claim: str) -> str:
 
 def gathered_complete(complete: str) -> str:
     """The completion with what it did not return as arrays. Raises BenchError likewise."""
-    return _gathered(complete, "insert", "logged") + (
+    return gathered(complete, "insert", "logged") + (
         "select coalesce(array_agg(id), '{}') as left_tasks,"
         " coalesce(array_agg(token), '{}') as left_tokens,"
         " coalesce(array_agg(owner), '{}') as left_owners"
@@ -83,8 +109,11 @@ def gathered_complete(complete: str) -> str:
     )
 
 
-def _gathered(text: str, verb: str, name: str) -> str:
-    """The statement's last part, which begins with the verb, as one more CTE of its WITH list."""
+def gathered(text: str, verb: str, name: str) -> str:
+    """The statement's last part, which begins with the verb, as one more CTE of its WITH list.
+
+    Raises BenchError if it is of another form.
+    """
     changed, times = re.subn(rf"^\)\n(?={verb} )", f"),\n{name} as (\n", text, flags=re.MULTILINE)
     if times != 1:
         raise BenchError(
@@ -94,24 +123,30 @@ def _gathered(text: str, verb: str, name: str) -> str:
     return f"{changed}\n)\n"
 
 
-def plain(name: str) -> str:
-    """A statement of the scheduler without comments, its parameters as pgbench variables."""
+def plain(name: str, parameter: Callable[[str], str] = ":{}".format) -> str:
+    """A statement of the scheduler without comments, its parameters as pgbench variables, or as
+    `parameter` writes them."""
     text = _COMMENT.sub("", statement(name).decode())
-    return _PARAMETER.sub(r":\1", text).strip()
+    return _PARAMETER.sub(lambda found: parameter(found[1]), text).strip()
+
+
+def defined(variables: Mapping[str, object]) -> list[str]:
+    """The options by which pgbench's variables get their first values."""
+    return [word for name, value in variables.items() for word in ("-D", f"{name}={value}")]
 
 
 class Pgbench:
-    """`clients` clients of pgbench, each claiming at most `batch` at once."""
+    """`clients` clients of pgbench, each with the same cycle."""
 
     def __init__(
-        self, program: Path, dsn: str, batch: int, clients: int, directory: Path, threads: int
+        self, program: Path, dsn: str, cycle: Cycle, clients: int, directory: Path
     ) -> None:
         self._program = program
         self._dsn = dsn
-        self._batch = batch
+        self._cycle = cycle
         self._clients = clients
         self._directory = directory
-        self._threads = min(threads, clients)
+        self._threads = min(os.cpu_count() or 1, clients)
         self._process: subprocess.Popen[str] | None = None
         self._said: IO[str] | None = None
 
@@ -122,18 +157,18 @@ class Pgbench:
 
     def assemble(self) -> None:
         """Write the script. pgbench itself connects all its clients before the first begins."""
-        (self._directory / "script.sql").write_text(script(self._directory / VAIN))
+        script = self._cycle.script(self._directory / VAIN)
+        (self._directory / "script.sql").write_text(script)
 
     def begin(self) -> None:
         """Start pgbench."""
         self._said = (self._directory / "said").open("w+")
         self._process = subprocess.Popen(
             [
-                *(str(self._program), "--no-vacuum", "--protocol=prepared"),
+                *(str(self._program), "--no-vacuum", f"--protocol={self._cycle.protocol}"),
                 *(f"--client={self._clients}", f"--jobs={self._threads}", f"--time={LONGEST}"),
-                *("-D", f"kinds={{{KIND}}}", "-D", f'leases={{"{LEASE_SECONDS} s"}}'),
-                *("-D", "left_tasks={}", "-D", "left_tokens={}", "-D", "left_owners={}"),
-                *("-D", f"limit={self._batch}", f"--file={self._directory / 'script.sql'}"),
+                *defined(self._cycle.variables),
+                f"--file={self._directory / 'script.sql'}",
                 self._dsn,
             ],
             stdin=subprocess.DEVNULL,

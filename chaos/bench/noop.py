@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from itertools import count
 
 import psycopg
@@ -78,10 +79,16 @@ def violations(connection: Connection, tasks: int) -> list[str]:
     total = _number(connection, "select count(*) from scheduler.tasks")
     if total != tasks:
         found.append(f"there are {total} tasks, not the {tasks} that were enqueued")
-    for query, sentence in CHECKS:
-        if number := _number(connection, query):
-            found.append(sentence.format(n=number))
-    return found
+    return found + failed(connection, CHECKS)
+
+
+def failed(connection: Connection, checks: Iterable[tuple[str, str]]) -> list[str]:
+    """The sentences of those checks, each a query and a sentence, that count something."""
+    return [
+        sentence.format(n=number)
+        for query, sentence in checks
+        if (number := _number(connection, query))
+    ]
 
 
 def open_tasks(connection: Connection) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 from html import escape
+from importlib import import_module
 
 from chaos import bench
 from chaos.bench import peers
@@ -45,7 +46,7 @@ def page(result: Result) -> str:
     title = f"chaos bench {result.bench}"
     # Inside a script element only a closing tag could end the data early.
     data = as_json(result).replace("</", "<\\/")
-    measured = peers.__doc__ if result.bench == PEERS else bench.__doc__
+    measured = peers.__doc__ if result.bench == PEERS else _measured(result.bench)
     dashed = " Dashed: pgbench." if has_limit(result) else ""
     return (
         '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
@@ -63,6 +64,12 @@ def page(result: Result) -> str:
         f"<h2>How it was measured</h2>\n<pre>{escape((measured or '').strip())}</pre>\n"
         f'<script type="application/json" id="result">{data}</script>\n</body>\n</html>\n'
     )
+
+
+def _measured(name: str) -> str:
+    """What all drains have in common, and then what is this bench's own."""
+    own = import_module(f"chaos.bench.{name}").__doc__
+    return f"{bench.__doc__}\n{own}"
 
 
 def _plots(result: Result) -> list[str]:

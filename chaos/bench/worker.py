@@ -15,7 +15,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from chaos.bench import noop
+from chaos.bench import effect, noop
 from chaos.bench.held import live, pass_gate
 from chaos.bench.setting import DEFAULT, Setting, parse_setting
 from scheduler import Registry, Worker
@@ -37,14 +37,14 @@ class Seen:
     ran: int = 0
 
 
-def work(dsn: str, name: str, setting: str, directory: str) -> None:
+def work(dsn: str, name: str, setting: str, directory: str, transactional: bool) -> None:
     """The process's life, in a child of the fork server. Does not return."""
-    live(directory, name, lambda: _work(dsn, name, setting, Path(directory)))
+    live(directory, name, lambda: _work(dsn, name, setting, Path(directory), transactional))
 
 
-def _work(dsn: str, name: str, setting: str, directory: Path) -> None:
+def _work(dsn: str, name: str, setting: str, directory: Path, transactional: bool) -> None:
     logging.basicConfig(format="%(asctime)s %(levelname)s %(message)s", level=logging.WARNING)
-    registry, ran = noop.registry()
+    registry, ran = effect.registry() if transactional else noop.registry()
     seen = Seen()
     _wrap(seen, name, directory)
     worker = make_worker(registry, dsn, name, parse_setting(setting))

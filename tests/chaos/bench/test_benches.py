@@ -83,6 +83,7 @@ def test_repeats_are_interleaved_with_the_limit_beside_ours() -> None:
     [
         (["contention", "--workers", "0"], "--workers must be numbers from 1"),
         (["contention", "--batches", "many"], "'many' is no setting"),
+        (["transactional", "--workers", "30"], "30 workers need 360 sessions"),
         (["growth", "--pending", "100"], "need more than 100 tasks"),
         (["enqueue", "--batches", "1000", "--bulk", "1500"], "at least two calls"),
         (["latency", "--workers", "x"], "--workers must be numbers"),
@@ -94,7 +95,7 @@ def test_a_wrong_option_is_a_usage_error(arguments: list[str], said: str) -> Non
     assert said in ran.output.replace("\n", " ")
 
 
-@pytest.mark.parametrize("bench", ["contention", "growth", "enqueue", "latency"])
+@pytest.mark.parametrize("bench", ["contention", "transactional", "growth", "enqueue", "latency"])
 def test_without_what_draws_the_page_nothing_is_measured_first(
     bench: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

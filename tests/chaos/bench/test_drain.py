@@ -13,7 +13,7 @@ from psycopg import Connection
 from chaos.bench import BenchError, WrongDrainError, noop
 from chaos.bench.crew import Workers
 from chaos.bench.drain import Crew, Place, claim_figures, drain, verify
-from chaos.bench.limit import Pgbench, find_pgbench, gathered_claim
+from chaos.bench.limit import Pgbench, claim_and_complete, find_pgbench, gathered_claim
 from chaos.bench.result import LIMIT, OURS, Key
 from chaos.bench.setting import parse_setting
 from chaos.bench.worker import Seen
@@ -125,7 +125,7 @@ def test_pgbench_drains_them_with_the_same_statements(
 ) -> None:
     program = find_pgbench(place.server)
     assert program is not None
-    crew: Crew = Pgbench(program, place.server.dsn(copy), 20, 2, tmp_path, threads=2)
+    crew: Crew = Pgbench(program, place.server.dsn(copy), claim_and_complete(20), 2, tmp_path)
     found = drain(place, copy, crew, Key(LIMIT, "20", 20, 2), 1)
     assert found.figures["updates"] == 2 * TASKS
     assert found.figures["claims_per_s"] * found.figures["seconds"] >= TASKS / 20
@@ -135,7 +135,7 @@ def test_pgbench_drains_them_with_the_same_statements(
 def test_pgbench_completes_later_what_was_locked(place: Place, copy: str, tmp_path: Path) -> None:
     program = find_pgbench(place.server)
     assert program is not None
-    crew = Pgbench(program, place.server.dsn(copy), 200, 1, tmp_path, threads=1)
+    crew = Pgbench(program, place.server.dsn(copy), claim_and_complete(200), 1, tmp_path)
     with psycopg.connect(place.server.dsn(copy), autocommit=True) as connection:
         # A claim that came too late holds the locks of what it looked at, to its own end.
         one(
