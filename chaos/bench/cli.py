@@ -29,6 +29,7 @@ from chaos.bench import (
     growth,
     latency,
     profile,
+    sustained,
     transactional,
 )
 from chaos.bench.compare import Compared, cautions, compare
@@ -111,11 +112,15 @@ def transactional_command(
 
 @app.command("growth")
 def growth_command(
-    pending: Annotated[str, typer.Option(help="Numbers of due tasks, with commas.")] = (
-        "10000,100000,1000000"
-    ),
+    pending: Annotated[
+        str, typer.Option(help="Numbers of due tasks, with commas; the whole form has 5000000 too.")
+    ] = "10000,100000,1000000",
     future: Annotated[
         int, typer.Option(min=0, help="Tasks of high priority that are not due.")
+    ] = 1_000_000,
+    finished: Annotated[int, typer.Option(min=0, help="Tasks that are over.")] = 1_000_000,
+    dead: Annotated[
+        int, typer.Option(min=0, help="Dead rows that an old transaction keeps from being removed.")
     ] = 1_000_000,
     batch: Annotated[int, typer.Option(min=1, help="Tasks a claim.")] = 10,
     claims: Annotated[int, typer.Option(min=1, help="In each repeat.")] = 200,
@@ -123,12 +128,36 @@ def growth_command(
     as_json: AsJson = False,
     out: Out = None,
 ) -> None:
-    """What a claim costs when much is pending, or when much lies in the future."""
+    """What a claim costs when much is pending, or when much lies in the future or the past."""
     sizes = _numbers("--pending", pending, 10_000_000)
     if batch * claims * repeats > sizes[0]:
         end(f"{repeats} times {claims} claims of {batch} need more than {sizes[0]} tasks", USAGE)
-    plan = growth.Plan(sizes, future, batch, claims, repeats)
+    plan = growth.Plan(sizes, future, finished, dead, batch, claims, repeats)
     _measure(lambda tell: growth.run(plan, _command(), tell), as_json, out)
+
+
+@app.command("sustained")
+def sustained_command(
+    setting: Annotated[str, typer.Option(help="SLOTS, SLOTS+PREFETCH, or `default`.")] = DEFAULT,
+    workers: Annotated[int, typer.Option(min=1, max=MOST_WORKERS)] = 2,
+    tasks: Annotated[
+        int, typer.Option(min=1, help="That are due, more than can be done in the time.")
+    ] = 1_000_000,
+    past: Annotated[
+        int, typer.Option(min=1, help="Tasks that are over, and whose dead rows may stand.")
+    ] = 1_000_000,
+    seconds: Annotated[int, typer.Option(min=2, max=3600, help="Of each drain.")] = 60,
+    window: Annotated[int, typer.Option(min=1, help="Seconds of each window.")] = 10,
+    repeats: Repeats = 3,
+    as_json: AsJson = False,
+    out: Out = None,
+) -> None:
+    """Whether a drain of a minute decays, also where an old transaction keeps dead rows."""
+    if seconds % window or seconds == window:
+        end(f"{seconds} s must be two or more windows of {window} s", USAGE)
+    one = _settings(setting)[0]
+    plan = sustained.Plan(one, workers, tasks, past, seconds, window, repeats)
+    _measure(lambda tell: sustained.run(plan, _command(), tell), as_json, out)
 
 
 @app.command("scrape")

@@ -1,15 +1,21 @@
-"""`chaos bench growth`: what a claim costs when much is pending, or much lies in the future.
+"""`chaos bench growth`: what a claim costs when much is pending, in the future or in the past.
 
 One session claims from queues of different lengths in turn, so that all see the same machine. What
 is measured is the claim's call, with its round trip; the session does not wait for the disk
 (`synchronous_commit` off), since a flush costs the same whatever the queue's length is. Each repeat
 begins with a vacuum. Nothing is completed, and every claim must get all that it asked for.
+
+Beside the smallest number of due tasks there are, each in a queue of its own: tasks of high
+priority that are not due yet (`due+future`), tasks that are over (`due+finished`), and the dead
+rows of tasks that were due earlier and ended while an old transaction holds the horizon, so that no
+vacuum can remove them (`due+dead`). A repeat ends early where claims are so slow that it would take
+longer than half a minute; the figure `claims` says how many there were.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
+from contextlib import ExitStack
 from dataclasses import dataclass
 from datetime import timedelta
 
@@ -19,6 +25,7 @@ from psycopg import Connection
 import scheduler
 from chaos.bench import WrongDrainError, noop
 from chaos.bench.computer import SETTINGS, Clock
+from chaos.bench.filled import fill, finish, held_horizon
 from chaos.bench.result import OURS, Key, Measurement, Result
 from chaos.bench.statistics import percentile
 from chaos.bench.tell import Tell
@@ -26,7 +33,9 @@ from chaos.cluster.postgres import Postgres, postgres
 from scheduler import Priority
 from scheduler.dispatch import claim, new_owner
 
-DUE, FUTURE = "due", "due+future"
+DUE, FUTURE, FINISHED, DEAD = "due", "due+future", "due+finished", "due+dead"
+LONGEST = 30.0  # seconds of a repeat in one queue, if it has
+FEWEST = 10  # claims
 LEASES = {noop.KIND: timedelta(seconds=noop.LEASE_SECONDS)}
 LATER = timedelta(days=1)
 
@@ -35,12 +44,15 @@ LATER = timedelta(days=1)
 class Plan:
     """What to measure.
 
-    pending: numbers of due tasks, the smallest first. future: tasks of high priority that are not
-    due, beside the smallest number. claims: in each repeat, of `batch` tasks each.
+    pending: numbers of due tasks, the smallest first. Beside the smallest number, future: tasks of
+    high priority that are not due, finished: tasks that are over, dead: rows that cannot go away.
+    claims: in each repeat, of `batch` tasks each, at most.
     """
 
     pending: tuple[int, ...]
     future: int
+    finished: int
+    dead: int
     batch: int
     claims: int
     repeats: int
@@ -49,9 +61,9 @@ class Plan:
 def run(plan: Plan, command: str, tell: Tell) -> Result:
     """Measure all of the plan. Raises WrongDrainError or ClusterError."""
     clock = Clock(command)
-    with postgres(settings=SETTINGS, durable=True) as server:
+    with postgres(settings=SETTINGS, durable=True) as server, ExitStack() as horizons:
         clock.start(server)
-        queues = _fill(server, plan)
+        queues = _fill(server, plan, horizons)
         measurements: list[Measurement] = []
         for repeat in range(1, plan.repeats + 1):
             for key, dsn in queues.items():
@@ -62,40 +74,52 @@ def run(plan: Plan, command: str, tell: Tell) -> Result:
         return clock.result("growth", "pending tasks", server, (), measurements)
 
 
-def _fill(server: Postgres, plan: Plan) -> dict[Key, str]:
-    queues = {}
-    kinds = [(DUE, number, 0) for number in plan.pending]
-    if plan.future:
-        kinds.append((FUTURE, plan.pending[0], plan.future))
-    for setting, due, future in kinds:
-        database = f"growth_{due}_{future}"
+def _fill(server: Postgres, plan: Plan, horizons: ExitStack) -> dict[Key, str]:
+    """A database for each cell. Where its horizon is held, that is until the stack ends."""
+    queues: dict[Key, str] = {}
+    least = plan.pending[0]
+    besides = ((FUTURE, plan.future), (FINISHED, plan.finished), (DEAD, plan.dead))
+    cells = [(DUE, due, 0) for due in plan.pending]
+    cells += [(setting, least, number) for setting, number in besides if number]
+    for setting, due, number in cells:
+        database = f"growth_{len(queues)}"
         server.create_database(database)
-        dsn = server.dsn(database)
+        queues[Key(OURS, setting, plan.batch, due)] = dsn = server.dsn(database)
         scheduler.migrate(dsn)
         with psycopg.connect(dsn, autocommit=True) as connection:
-            _enqueue(connection, due, None, Priority.NORMAL)
-            _enqueue(connection, future, LATER, Priority.HIGH)
-        queues[Key(OURS, setting, plan.batch, due)] = dsn
+            if setting == FUTURE:
+                _enqueue_future(connection, number)
+            over = number if setting in (FINISHED, DEAD) else 0
+            fill(connection, over, due)
+            if setting == DEAD:
+                horizons.enter_context(held_horizon(dsn))
+            finish(connection, over)
     return queues
 
 
-def _enqueue(
-    connection: Connection, tasks: int, delay: timedelta | None, priority: Priority
-) -> None:
-    payloads: Iterable[dict[str, int]] = ({"n": number} for number in range(tasks))
-    scheduler.enqueue_many(connection, noop.kind(), payloads, delay=delay, priority=priority)
+def _enqueue_future(connection: Connection, tasks: int) -> None:
+    payloads = ({"n": number} for number in range(tasks))
+    scheduler.enqueue_many(connection, noop.kind(), payloads, delay=LATER, priority=Priority.HIGH)
 
 
 def claims_of(dsn: str, batch: int, claims: int) -> dict[str, float]:
-    """Claim so many times. Raises WrongDrainError if a claim got less than it asked for."""
+    """Claim so many times, or for as long as a repeat may take.
+
+    Raises WrongDrainError if a claim got less than it asked for.
+    """
     took: list[float] = []
     with psycopg.connect(dsn, autocommit=True) as connection:
         connection.execute("vacuum (analyze) scheduler.tasks")
         connection.execute("set synchronous_commit = off")
-        for _ in range(claims):
+        last = time.perf_counter() + LONGEST
+        while len(took) < claims and (len(took) < FEWEST or time.perf_counter() < last):
             began = time.perf_counter()
             got = claim(connection, new_owner("bench"), LEASES, batch, 0.0)
             took.append((time.perf_counter() - began) * 1000)
             if len(got) != batch:
                 raise WrongDrainError(f"a claim of {batch} got {len(got)} while more were due")
-    return {"claim_p50": percentile(took, 50), "claim_p99": percentile(took, 99)}
+    return {
+        "claim_p50": percentile(took, 50),
+        "claim_p99": percentile(took, 99),
+        "claims": len(took),
+    }

@@ -30,6 +30,7 @@ FIGURES = {
         Figure("claims_per_s", "claims/s", ""),
         Figure("claim_p50", "ms", "less"),
         Figure("claim_p99", "ms", "less"),
+        Figure("claims", "", ""),
         Figure("empty_claims", "", "less"),
         Figure("start_p50", "ms", "less"),
         Figure("start_p99", "ms", "less"),

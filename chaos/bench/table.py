@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from rich.table import Table
 
+from chaos.bench import sustained
 from chaos.bench.peers import said as peers
 from chaos.bench.result import (
     FIGURES,
@@ -109,6 +110,9 @@ def sentences(result: Result) -> Iterator[str]:
     if result.bench == peers.BENCH:
         medians = {key: found.median for key, found in spreads(result, main).items()}
         yield from peers.sentences(medians, unit)
+    elif result.bench == sustained.BENCH:
+        medians = {key: found.median for key, found in spreads(result, main).items()}
+        yield from sustained.sentences(medians, unit)
     elif FIGURES[main].better == "more":
         medians = {key: found.median for key, found in spreads(result, main).items()}
         best = _greatest({key: value for key, value in medians.items() if key.system == OURS})

@@ -85,6 +85,7 @@ def test_repeats_are_interleaved_with_the_limit_beside_ours() -> None:
         (["contention", "--batches", "many"], "'many' is no setting"),
         (["transactional", "--workers", "30"], "30 workers need 360 sessions"),
         (["growth", "--pending", "100"], "need more than 100 tasks"),
+        (["sustained", "--seconds", "10"], "10 s must be two or more windows of 10 s"),
         (["enqueue", "--batches", "1000", "--bulk", "1500"], "at least two calls"),
         (["latency", "--workers", "x"], "--workers must be numbers"),
     ],
