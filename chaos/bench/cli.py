@@ -29,6 +29,7 @@ from chaos.bench import (
     growth,
     latency,
     profile,
+    schedules,
     sustained,
     transactional,
 )
@@ -158,6 +159,23 @@ def sustained_command(
     one = _settings(setting)[0]
     plan = sustained.Plan(one, workers, tasks, past, seconds, window, repeats)
     _measure(lambda tell: sustained.run(plan, _command(), tell), as_json, out)
+
+
+@app.command("schedules")
+def schedules_command(
+    schedules_: Annotated[
+        str, typer.Option("--schedules", help="Numbers of schedules, with commas.")
+    ] = "10,1000,10000",
+    batch: Annotated[int, typer.Option(min=1, help="Tasks a claim.")] = 10,
+    claims: Annotated[int, typer.Option(min=1, help="In each repeat.")] = 200,
+    repeats: Repeats = 3,
+    as_json: AsJson = False,
+    out: Out = None,
+) -> None:
+    """What declaring and planning cost with many schedules, and a claim beside them."""
+    sizes = _numbers("--schedules", schedules_, 100_000)
+    plan = schedules.Plan(sizes, batch, claims, repeats)
+    _measure(lambda tell: schedules.run(plan, _command(), tell), as_json, out)
 
 
 @app.command("scrape")

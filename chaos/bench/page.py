@@ -15,7 +15,13 @@ from chaos.bench.result import FIGURES, LIMIT, Key, Result, as_json, headline, s
 from chaos.bench.statistics import Spread
 from chaos.bench.table import has_limit, number, ordered, said_waits, sentences, share
 
-LATENCIES = (("claim_p50", "claim_p99"), ("start_p50", "start_p99"))
+LATENCIES = (
+    ("claim_p50", "claim_p99"),
+    ("start_p50", "start_p99"),
+    ("declare_first", "declare_again"),
+    ("plan_all",),
+    ("look_idle", "look_blocked"),
+)
 _STYLE = """
 :root { color-scheme: light dark; --paper: #fff; --ink: #24292f; --grid: #d8dee4; --dim: #57606a;
   --line-0: #0969da; --line-1: #bc4c00; --line-2: #1a7f37; --line-3: #8250df; --line-4: #bf3989;

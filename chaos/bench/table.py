@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from rich.table import Table
 
-from chaos.bench import sustained
+from chaos.bench import schedules, sustained
 from chaos.bench.peers import said as peers
 from chaos.bench.result import (
     FIGURES,
@@ -25,6 +25,7 @@ from chaos.bench.statistics import Spread
 # What a terminal has room for; the page has all.
 COLUMNS = (
     *("tasks_per_s", "start_p50", "start_p99", "claim_p50", "claim_p99"),
+    *("declare_first", "declare_again", "plan_all", "look_idle", "look_blocked"),
     *("empty_claims", "worker_cpu", "server_cpu", "dead_tuples"),
 )
 RANGED = ("tasks_per_s", "start_p50", "start_p99", "claim_p50")  # with least and greatest
@@ -113,6 +114,8 @@ def sentences(result: Result) -> Iterator[str]:
     elif result.bench == sustained.BENCH:
         medians = {key: found.median for key, found in spreads(result, main).items()}
         yield from sustained.sentences(medians, unit)
+    elif result.bench == schedules.BENCH:
+        yield from schedules.sentences(result)
     elif FIGURES[main].better == "more":
         medians = {key: found.median for key, found in spreads(result, main).items()}
         best = _greatest({key: value for key, value in medians.items() if key.system == OURS})

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import psycopg
@@ -10,14 +11,17 @@ import pytest
 from psycopg import Connection
 from typer.testing import CliRunner
 
-from chaos.bench import WrongDrainError, enqueue, growth, latency, noop, scrape
+from chaos.bench import WrongDrainError, enqueue, growth, latency, noop, schedules, scrape
 from chaos.bench.contention import Plan
 from chaos.bench.limit import find_pgbench
-from chaos.bench.result import LIMIT, OURS, Key
+from chaos.bench.result import LIMIT, OURS, Key, Measurement, Result
 from chaos.bench.setting import parse_setting
 from chaos.cli import app
 from chaos.cluster.postgres import Postgres
 from scheduler import enqueue_many
+from scheduler.schedules import declare_schedules
+from scheduler.upkeep import PLAN_LIMIT
+from tests.chaos.bench.made_up import MACHINE
 from tests.conftest import TEMPLATE
 
 
@@ -56,6 +60,54 @@ def test_claims_are_timed_and_must_get_all(db: Connection, dsn: str) -> None:
         growth.claims_of(dsn, batch=6, claims=1)
 
 
+@pytest.fixture
+def some_due(migrated: Postgres) -> Iterator[str]:
+    """A template with ten tasks."""
+    migrated.create_database("some_due", template=TEMPLATE)
+    with psycopg.connect(migrated.dsn("some_due"), autocommit=True) as connection:
+        enqueue_many(connection, noop.kind(), [{"n": 1}] * 10)
+    yield "some_due"
+    migrated.drop_database("some_due")
+
+
+def test_each_schedule_is_planned_once_and_timed(migrated: Postgres, some_due: str) -> None:
+    # More than a page of them, and fewer occurrences than are claimed: both kinds of task are.
+    found = schedules.measure(migrated, some_due, PLAN_LIMIT + 3, batch=6, claims=10)
+    assert set(found) == {
+        *("declare_first", "declare_again", "plan_all", "look_idle", "look_blocked"),
+        *("claim_p50", "claim_p99", "claims"),
+    }
+    assert min(found.values()) > 0
+    measured = Result(
+        schedules.BENCH,
+        "schedules",
+        "",
+        "",
+        1.0,
+        MACHINE,
+        (),
+        tuple(Measurement(Key(OURS, "default", 6, at), 1, found, {}) for at in (10, 20)),
+    )
+    said = list(schedules.sentences(measured))
+    assert said[0].startswith("declaring 20 schedules for the first time took")
+    assert said[-1] == "a claim with 20 schedules took 1.00 of one with 10"
+
+
+def test_an_occurrence_too_few_or_many_makes_planning_wrong(db: Connection) -> None:
+    declare_schedules(db, schedules.registry(2))
+    for planned in (0, 4):
+        for number in range(planned):
+            db.execute(
+                "insert into scheduler.tasks (kind, payload, status, next_run_at, max_attempts,"
+                " backoff_base, backoff_factor, backoff_cap, backoff_jitter, enqueued_at,"
+                " schedule, occurrence) values ('noop', '{}', 'pending', now(), 1, 1, 2, 60, 0,"
+                " now(), %s, now())",
+                [f"schedule-{number}"],
+            )
+        with pytest.raises(WrongDrainError, match=f"due once have {planned} occurrences"):
+            schedules.verify(db, 2)
+
+
 def test_a_scrape_of_a_queue_is_timed(dsn: str) -> None:
     found = scrape.measure(dsn, 300, 200)
     assert (found.finished, found.waiting) == (300, 200)
@@ -85,6 +137,7 @@ def test_repeats_are_interleaved_with_the_limit_beside_ours() -> None:
         (["contention", "--batches", "many"], "'many' is no setting"),
         (["transactional", "--workers", "30"], "30 workers need 360 sessions"),
         (["growth", "--pending", "100"], "need more than 100 tasks"),
+        (["schedules", "--schedules", "0"], "--schedules must be numbers from 1"),
         (["sustained", "--seconds", "10"], "10 s must be two or more windows of 10 s"),
         (["enqueue", "--batches", "1000", "--bulk", "1500"], "at least two calls"),
         (["latency", "--workers", "x"], "--workers must be numbers"),
