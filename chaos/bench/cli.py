@@ -30,6 +30,7 @@ from chaos.bench import (
     latency,
     profile,
     schedules,
+    startup,
     sustained,
     transactional,
 )
@@ -176,6 +177,20 @@ def schedules_command(
     sizes = _numbers("--schedules", schedules_, 100_000)
     plan = schedules.Plan(sizes, batch, claims, repeats)
     _measure(lambda tell: schedules.run(plan, _command(), tell), as_json, out)
+
+
+@app.command("startup")
+def startup_command(
+    workers: Annotated[str, typer.Option(help="Numbers of worker processes, with commas.")] = (
+        "1,10,50"
+    ),
+    repeats: Repeats = 3,
+    as_json: AsJson = False,
+    out: Out = None,
+) -> None:
+    """How long a fleet takes from its start until every worker holds a task."""
+    plan = startup.Plan(_numbers("--workers", workers, MOST_WORKERS), repeats)
+    _measure(lambda tell: startup.run(plan, _command(), tell), as_json, out)
 
 
 @app.command("scrape")

@@ -21,6 +21,7 @@ LATENCIES = (
     ("declare_first", "declare_again"),
     ("plan_all",),
     ("look_idle", "look_blocked"),
+    ("claiming_first", "claiming_all"),
 )
 _STYLE = """
 :root { color-scheme: light dark; --paper: #fff; --ink: #24292f; --grid: #d8dee4; --dim: #57606a;

@@ -39,6 +39,8 @@ FIGURES = {
         Figure("plan_all", "ms", "less"),
         Figure("look_idle", "ms", "less"),
         Figure("look_blocked", "ms", "less"),
+        Figure("claiming_all", "s", "less"),
+        Figure("claiming_first", "s", "less"),
         Figure("seconds", "s", ""),
         Figure("tasks", "", ""),
         Figure("worker_cpu", "s", "less"),

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from rich.table import Table
 
-from chaos.bench import schedules, sustained
+from chaos.bench import schedules, startup, sustained
 from chaos.bench.peers import said as peers
 from chaos.bench.result import (
     FIGURES,
@@ -26,9 +26,16 @@ from chaos.bench.statistics import Spread
 COLUMNS = (
     *("tasks_per_s", "start_p50", "start_p99", "claim_p50", "claim_p99"),
     *("declare_first", "declare_again", "plan_all", "look_idle", "look_blocked"),
+    *("claiming_all", "claiming_first"),
     *("empty_claims", "worker_cpu", "server_cpu", "dead_tuples"),
 )
-RANGED = ("tasks_per_s", "start_p50", "start_p99", "claim_p50")  # with least and greatest
+RANGED = (
+    "tasks_per_s",
+    "start_p50",
+    "start_p99",
+    "claim_p50",
+    "claiming_all",
+)  # with least and greatest
 MOST_WAITS = 3
 
 
@@ -116,6 +123,8 @@ def sentences(result: Result) -> Iterator[str]:
         yield from sustained.sentences(medians, unit)
     elif result.bench == schedules.BENCH:
         yield from schedules.sentences(result)
+    elif result.bench == startup.BENCH:
+        yield from startup.sentences(result)
     elif FIGURES[main].better == "more":
         medians = {key: found.median for key, found in spreads(result, main).items()}
         best = _greatest({key: value for key, value in medians.items() if key.system == OURS})

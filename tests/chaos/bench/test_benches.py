@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
+from datetime import timedelta
 from pathlib import Path
 
 import psycopg
@@ -11,7 +12,7 @@ import pytest
 from psycopg import Connection
 from typer.testing import CliRunner
 
-from chaos.bench import WrongDrainError, enqueue, growth, latency, noop, schedules, scrape
+from chaos.bench import WrongDrainError, enqueue, growth, latency, noop, schedules, scrape, startup
 from chaos.bench.contention import Plan
 from chaos.bench.limit import find_pgbench
 from chaos.bench.result import LIMIT, OURS, Key, Measurement, Result
@@ -19,6 +20,8 @@ from chaos.bench.setting import parse_setting
 from chaos.cli import app
 from chaos.cluster.postgres import Postgres
 from scheduler import enqueue_many
+from scheduler.dispatch import claim
+from scheduler.finish import complete
 from scheduler.schedules import declare_schedules
 from scheduler.upkeep import PLAN_LIMIT
 from tests.chaos.bench.made_up import MACHINE
@@ -58,6 +61,25 @@ def test_claims_are_timed_and_must_get_all(db: Connection, dsn: str) -> None:
     assert 0 < found["claim_p50"] <= found["claim_p99"]
     with pytest.raises(WrongDrainError, match="a claim of 6 got 5"):
         growth.claims_of(dsn, batch=6, claims=1)
+
+
+@pytest.mark.parametrize("way", [startup.COMMAND, startup.FORKED])
+def test_a_fleet_has_started_when_each_worker_holds_a_task(
+    migrated: Postgres, tmp_path: Path, way: str
+) -> None:
+    found = startup.measure(migrated, TEMPLATE, way, 2, tmp_path)
+    assert 0 < found["claiming_first"] <= found["claiming_all"]
+
+
+def test_one_worker_that_did_the_tasks_of_two_is_no_fleet(db: Connection) -> None:
+    enqueue_many(db, noop.kind(), [{"n": 1}] * 2)
+    for owner in ("w1/a", "w1/b"):
+        [attempt] = claim(db, owner, {noop.KIND: timedelta(minutes=1)}, 1, 0.0)
+        complete(db, [attempt.lease])
+    with pytest.raises(WrongDrainError, match="tasks of 2 workers were not done by as many"):
+        startup.verify(db, 2)
+    db.execute("update scheduler.run_log set lease_owner = 'w2/b' where lease_owner = 'w1/b'")
+    startup.verify(db, 2)
 
 
 @pytest.fixture
@@ -138,6 +160,7 @@ def test_repeats_are_interleaved_with_the_limit_beside_ours() -> None:
         (["transactional", "--workers", "30"], "30 workers need 360 sessions"),
         (["growth", "--pending", "100"], "need more than 100 tasks"),
         (["schedules", "--schedules", "0"], "--schedules must be numbers from 1"),
+        (["startup", "--workers", "1000"], "--workers must be numbers from 1 to 128"),
         (["sustained", "--seconds", "10"], "10 s must be two or more windows of 10 s"),
         (["enqueue", "--batches", "1000", "--bulk", "1500"], "at least two calls"),
         (["latency", "--workers", "x"], "--workers must be numbers"),
@@ -149,7 +172,13 @@ def test_a_wrong_option_is_a_usage_error(arguments: list[str], said: str) -> Non
     assert said in ran.output.replace("\n", " ")
 
 
-@pytest.mark.parametrize("bench", ["contention", "transactional", "growth", "enqueue", "latency"])
+@pytest.mark.parametrize(
+    "bench",
+    [
+        *("contention", "transactional", "growth", "sustained", "schedules", "startup"),
+        *("enqueue", "latency"),
+    ],
+)
 def test_without_what_draws_the_page_nothing_is_measured_first(
     bench: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
