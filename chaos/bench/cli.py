@@ -32,6 +32,7 @@ from chaos.bench import (
     schedules,
     startup,
     sustained,
+    targets,
     transactional,
 )
 from chaos.bench.compare import Compared, cautions, compare
@@ -45,7 +46,7 @@ from chaos.bench.tell import Tell
 from chaos.cluster import ClusterError
 from chaos.directories import new_directory
 from chaos.forkserver import ForkServerError
-from chaos.terminal import BROKEN, USAGE, WRONG, end, interrupted, messages, results
+from chaos.terminal import BROKEN, EXIT_CODES, USAGE, WRONG, end, interrupted, messages, results
 
 MOST_WORKERS = 128  # each has two sessions, and the server has room for 300
 MOST_SESSIONS = 280  # of workers whose slots have sessions of their own
@@ -311,6 +312,44 @@ def _statements(profiles: list[profile.Profile], tasks: int) -> Table:
             f"{one.wal_records / tasks:.1f}",
             number(one.wal_bytes / tasks),
         )
+    return rows
+
+
+@app.command("targets")
+def targets_command(
+    paths: Annotated[list[Path], typer.Argument(metavar="RESULT.json...")],
+) -> None:
+    """What is to be reached, what these results say of it, and which results are missing.
+
+    Ends with 1 if something is not reached, otherwise with 3 if something is missing.
+    """
+    try:
+        loaded = [load(path) for path in paths]
+    except ResultError as error:
+        end(str(error), USAGE)
+    found = targets.rows(loaded)
+    out = results(WIDE)
+    out.print(_targets(found))
+    for path, result in zip(paths, loaded, strict=True):
+        load_before = result.machine.get("load_before", "unknown")
+        repeats = max(one.repeat for one in result.measurements)
+        out.print(f"{path}: {result.began}, {repeats} repeats, load {load_before} before it")
+    for command in targets.missing(loaded):
+        out.print(f"missing: {command}", style="yellow", markup=False)
+    verdicts = {row.verdict for row in found}
+    if targets.NOT_HELD in verdicts:
+        raise typer.Exit(EXIT_CODES["fail"])
+    if targets.MISSING in verdicts:
+        raise typer.Exit(EXIT_CODES["inconclusive"])
+
+
+def _targets(found: list[targets.Row]) -> Table:
+    rows = Table(box=None, padding=(0, 1), header_style="bold")
+    for heading in ("figure", "as a multiple of", "must be", "measured", "verdict"):
+        rows.add_column(heading)
+    styles = {targets.HELD: "green", targets.NOT_HELD: "red", targets.MISSING: "dim"}
+    for row in found:
+        rows.add_row(*row, style=styles[row.verdict])
     return rows
 
 

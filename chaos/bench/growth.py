@@ -6,9 +6,9 @@ is measured is the claim's call, with its round trip; the session does not wait 
 begins with a vacuum. Nothing is completed, and every claim must get all that it asked for.
 
 Beside the smallest number of due tasks there are, each in a queue of its own: tasks of high
-priority that are not due yet (`due+future`), tasks that are over (`due+finished`), and the dead
-rows of tasks that were due earlier and ended while an old transaction holds the horizon, so that no
-vacuum can remove them (`due+dead`). A repeat ends early where claims are so slow that it would take
+priority that are not due yet (`future`), tasks that are over (`finished`), and the dead rows of
+tasks that were due earlier and ended while an old transaction holds the horizon, so that no vacuum
+can remove them (`dead`). A repeat ends early where claims are so slow that it would take
 longer than half a minute; the figure `claims` says how many there were.
 """
 
@@ -33,7 +33,7 @@ from chaos.cluster.postgres import Postgres, postgres
 from scheduler import Priority
 from scheduler.dispatch import claim, new_owner
 
-DUE, FUTURE, FINISHED, DEAD = "due", "due+future", "due+finished", "due+dead"
+DUE, FUTURE, FINISHED, DEAD = "due", "future", "finished", "dead"
 LONGEST = 30.0  # seconds of a repeat in one queue, if it has
 FEWEST = 10  # claims
 LEASES = {noop.KIND: timedelta(seconds=noop.LEASE_SECONDS)}
@@ -77,24 +77,29 @@ def run(plan: Plan, command: str, tell: Tell) -> Result:
 def _fill(server: Postgres, plan: Plan, horizons: ExitStack) -> dict[Key, str]:
     """A database for each cell. Where its horizon is held, that is until the stack ends."""
     queues: dict[Key, str] = {}
-    least = plan.pending[0]
     besides = ((FUTURE, plan.future), (FINISHED, plan.finished), (DEAD, plan.dead))
     cells = [(DUE, due, 0) for due in plan.pending]
-    cells += [(setting, least, number) for setting, number in besides if number]
-    for setting, due, number in cells:
+    cells += [(what, plan.pending[0], number) for what, number in besides if number]
+    for what, due, number in cells:
         database = f"growth_{len(queues)}"
         server.create_database(database)
+        setting = DUE if what == DUE else beside(number, what)
         queues[Key(OURS, setting, plan.batch, due)] = dsn = server.dsn(database)
         scheduler.migrate(dsn)
         with psycopg.connect(dsn, autocommit=True) as connection:
-            if setting == FUTURE:
+            if what == FUTURE:
                 _enqueue_future(connection, number)
-            over = number if setting in (FINISHED, DEAD) else 0
+            over = number if what in (FINISHED, DEAD) else 0
             fill(connection, over, due)
-            if setting == DEAD:
+            if what == DEAD:
                 horizons.enter_context(held_horizon(dsn))
             finish(connection, over)
     return queues
+
+
+def beside(number: int, what: str) -> str:
+    """The setting of a queue that has so many of these beside its due tasks."""
+    return f"due + {number:,} {what}"
 
 
 def _enqueue_future(connection: Connection, tasks: int) -> None:

@@ -8,8 +8,8 @@ tasks, of which a million that were due before the others are over, in three way
 - `free`: those were vacuumed away, and nothing keeps vacuum from going on;
 - `horizon held`: likewise, but an old transaction is open during the drain, so that no row that
   dies in it can be removed;
-- `dead before`: that transaction began before the million ended, so that their dead rows stand
-  before every task that is due.
+- `1,000,000 dead before`: that transaction began before the million ended, so that their dead rows
+  stand before every task that is due.
 
 Afterwards every task is either completed, once, or still waiting; and handlers ran as often as
 tasks were completed. A backlog that was over too early is an error.
@@ -42,7 +42,7 @@ from chaos.bench.worker import Seen
 from chaos.cluster.postgres import Postgres, postgres
 
 BENCH = "sustained"
-FREE, HELD, DEAD = "free", "horizon held", "dead before"
+FREE, HELD = "free", "horizon held"
 UNFINISHED, CLEAN = "unfinished", "clean"  # templates: before the past is over, and vacuumed after
 FIRST_SECONDS = 120.0  # that may go by before the first task is done
 LOOK_EVERY = 0.1
@@ -87,7 +87,7 @@ class Plan:
 def run(plan: Plan, command: str, tell: Tell) -> Result:
     """Measure all of the plan. Raises WrongDrainError, BenchError or ClusterError."""
     clock = Clock(command)
-    ways = (FREE, HELD, DEAD)
+    ways = (FREE, HELD, dead_before(plan.past))
     measurements: list[Measurement] = []
     with (
         postgres(settings=SETTINGS, durable=True) as server,
@@ -109,6 +109,11 @@ def run(plan: Plan, command: str, tell: Tell) -> Result:
         return clock.result(BENCH, "seconds", server, notes, measurements)
 
 
+def dead_before(past: int) -> str:
+    """The way of a drain before which so many dead rows stand."""
+    return f"{past:,} dead before"
+
+
 def prepare(server: Postgres, plan: Plan) -> None:
     """Make the templates."""
     server.create_database(UNFINISHED)
@@ -126,8 +131,8 @@ def measure(
     server: Postgres, plan: Plan, way: str, repeat: int, directory: Path
 ) -> list[Measurement]:
     """Drain a fresh copy for so long; a measurement for each window, at its end."""
-    database = "sustained"
-    server.create_database(database, template=UNFINISHED if way == DEAD else CLEAN)
+    database, dead = "sustained", way == dead_before(plan.past)
+    server.create_database(database, template=UNFINISHED if dead else CLEAN)
     dsn = server.dsn(database)
     crew = Workers(dsn, plan.setting, plan.workers, directory)
     try:
@@ -137,7 +142,7 @@ def measure(
         ):
             if way != FREE:
                 horizon.enter_context(held_horizon(dsn))
-            if way == DEAD:
+            if dead:
                 finish(connection, plan.past)
             crew.assemble()
             connection.execute("checkpoint")

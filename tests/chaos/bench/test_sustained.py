@@ -14,11 +14,11 @@ from chaos.bench.result import OURS, Key
 from chaos.bench.setting import parse_setting
 from chaos.bench.sustained import (
     CLEAN,
-    DEAD,
     FREE,
     HELD,
     UNFINISHED,
     Plan,
+    dead_before,
     measure,
     prepare,
     sentences,
@@ -29,6 +29,7 @@ from chaos.cluster.postgres import Postgres
 
 # One at a time, and more than any machine completes so in two seconds.
 PLAN = Plan(parse_setting("1"), 1, backlog=20_000, past=300, seconds=2, window=1, repeats=1)
+DEAD = dead_before(PLAN.past)
 SMALL = replace(PLAN, backlog=10, past=5)
 
 

@@ -1,0 +1,174 @@
+"""The table of what is to be reached, from results that nobody measured."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from chaos.bench import growth, sustained
+from chaos.bench.peers.said import PYTHON
+from chaos.bench.result import LIMIT, OURS, Key, Measurement, Result, save
+from chaos.bench.targets import HELD, MISSING, NOT_HELD, TARGETS, UNMEASURED, missing, rows
+from chaos.cli import app
+from tests.chaos.bench.made_up import MACHINE
+
+DEAD = sustained.dead_before(1_000_000)
+FUTURE = growth.beside(1_000_000, growth.FUTURE)
+
+
+def result(bench: str, cells: Mapping[Key, float], figure: str = "tasks_per_s") -> Result:
+    """A result of one repeat."""
+    measured = tuple(Measurement(key, 1, {figure: value}, {}) for key, value in cells.items())
+    return Result(bench, "workers", bench, "2030-01-01T00:00:00Z", 1.0, MACHINE, (), measured)
+
+
+def verdicts(*results: Result) -> dict[tuple[str, str], str]:
+    """By figure and what it is a multiple of, where there is something."""
+    return {(row.figure, row.of): row.verdict for row in rows(results) if row.verdict != MISSING}
+
+
+def ours(setting: str, batch: int, at: int) -> Key:
+    return Key(OURS, setting, batch, at)
+
+
+def pgbench(batch: int, at: int) -> Key:
+    return Key(LIMIT, str(batch), batch, at)
+
+
+def test_without_results_all_is_missing_and_said_how_to_get() -> None:
+    found = rows([])
+    assert len(found) == len(TARGETS) + len(UNMEASURED)
+    assert {row.verdict for row in found} == {MISSING}
+    assert [command.split()[2] for command in missing([])] == [
+        *("peers", "contention", "transactional", "growth", "sustained", "enqueue"),
+    ]
+
+
+@pytest.mark.parametrize(("share", "verdict"), [(50.0, HELD), (49.0, NOT_HELD)])
+def test_ours_is_taken_where_it_is_fastest_and_pgbench_at_the_same_number(
+    share: float, verdict: str
+) -> None:
+    cells = {
+        ours("1+99", 100, 2): share,
+        pgbench(100, 2): 100.0,
+        ours("1+99", 100, 4): 20.0,
+        pgbench(100, 4): 20.0,  # a better share, but slower
+    }
+    assert verdicts(result("contention", cells)) == {("drain, batch 100", LIMIT): verdict}
+
+
+def test_one_task_a_claim_has_two_targets() -> None:
+    cells = {ours("1", 1, 2): 100.0, pgbench(1, 2): 100.0}
+    assert verdicts(result("contention", cells)) == {
+        ("drain, one task a claim", LIMIT): HELD,
+        ("drain, one task a claim", "pgbench's claim, then complete"): NOT_HELD,
+    }
+
+
+@pytest.mark.parametrize(("default", "verdict"), [(90.0, HELD), (89.0, NOT_HELD)])
+def test_defaults_are_beside_our_best_and_not_pgbench(default: float, verdict: str) -> None:
+    cells = {ours("default", 10, 2): default, ours("1+99", 100, 4): 100.0, pgbench(100, 8): 900.0}
+    assert verdicts(result("contention", cells)) == {
+        ("drain, default settings", "our best"): verdict
+    }
+
+
+@pytest.mark.parametrize(("kept", "verdict"), [(51.0, HELD), (50.0, NOT_HELD)])
+def test_at_many_workers_we_keep_more_than_pgbench_does(kept: float, verdict: str) -> None:
+    cells = {
+        ours("1+99", 100, 4): 100.0,
+        ours("10+90", 100, 64): kept,
+        ours("1+99", 100, 64): 1.0,  # of two with this batch the faster one counts
+        pgbench(100, 8): 400.0,
+        pgbench(100, 64): 200.0,
+    }
+    found = verdicts(result("contention", cells))
+    assert found["kept at 64 workers, batch 100", "what pgbench keeps"] == verdict
+    assert ("kept at 64 workers, batch 1,000", "what pgbench keeps") not in found
+
+
+@pytest.mark.parametrize(("theirs", "verdict"), [(50.0, HELD), (51.0, NOT_HELD)])
+def test_all_of_pythons_others_must_be_there(theirs: float, verdict: str) -> None:
+    cells = {ours("default", 0, 2): 100.0, ours("best", 0, 2): 900.0}
+    cells |= {Key(name, "best", 0, at): theirs / at for name in PYTHON for at in (1, 2)}
+    wanted = ("drain, default settings", "the best of Python's others")
+    assert verdicts(result("peers", cells)) == {wanted: verdict}
+    fewer = {key: value for key, value in cells.items() if key.system != PYTHON[0]}
+    row = rows([result("peers", fewer)])[0]
+    assert (row.verdict, row.measured) == (MISSING, f"it has no {PYTHON[0]}")
+    cells[Key("graphile-worker", "best", 0, 4)] = 99.0
+    assert verdicts(result("peers", cells))["drain, default settings", "graphile-worker"] == HELD
+
+
+@pytest.mark.parametrize(("cost", "verdict"), [(1.2, HELD), (1.3, NOT_HELD)])
+def test_a_claim_is_beside_that_from_a_short_queue(cost: float, verdict: str) -> None:
+    cells = {
+        ours(growth.DUE, 10, 10_000): 1.0,
+        ours(growth.DUE, 10, 5_000_000): cost,
+        ours(FUTURE, 10, 10_000): cost,
+    }
+    assert set(verdicts(result("growth", cells, "claim_p50")).values()) == {verdict}
+    few = {ours(growth.DUE, 10, 10_000): 1.0, ours("due + 3,000 future", 10, 10_000): 1.0}
+    assert verdicts(result("growth", few, "claim_p50")) == {}
+
+
+@pytest.mark.parametrize(("last", "dead", "verdict"), [(95.0, 48.75, HELD), (94.0, 48.0, NOT_HELD)])
+def test_a_drain_neither_decays_nor_is_halved(last: float, dead: float, verdict: str) -> None:
+    def cells(seconds: int) -> dict[Key, float]:
+        rates = {sustained.FREE: (100.0, last), DEAD: (dead, dead)}
+        return {
+            ours(way, 10, at): rate
+            for way, pair in rates.items()
+            for at, rate in zip((10, seconds), pair, strict=True)
+        }
+
+    assert list(verdicts(result("sustained", cells(60))).values()) == [verdict, verdict]
+    assert verdicts(result("sustained", cells(20))) == {}
+
+
+def test_single_enqueues_are_judged_at_each_number_of_clients() -> None:
+    cells = {
+        ours("1", 1, 1): 80.0,
+        pgbench(1, 1): 100.0,
+        ours("1", 1, 8): 790.0,
+        pgbench(1, 8): 1000.0,
+        ours("1000", 1000, 1): 1.0,
+        pgbench(1000, 1): 100.0,
+    }
+    assert verdicts(result("enqueue", cells)) == {
+        ("single enqueue, 1 client", LIMIT): HELD,
+        ("single enqueue, 8 clients", LIMIT): NOT_HELD,
+    }
+
+
+def test_the_newest_result_that_has_the_figure_counts() -> None:
+    good = result("transactional", {ours("1", 1, 1): 70.0, pgbench(1, 1): 100.0})
+    bad = result("transactional", {ours("1", 1, 1): 60.0, pgbench(1, 1): 100.0})
+    wanted = ("transactional tasks", LIMIT)
+    later, latest = "2030-01-02T00:00:00Z", "2030-01-03T00:00:00Z"
+    assert verdicts(bad, replace(good, began=later)) == {wanted: HELD}
+    assert verdicts(good, replace(bad, began=later)) == {wanted: NOT_HELD}
+    without = replace(result("transactional", {ours("1", 1, 1): 70.0}), began=latest)
+    assert verdicts(replace(good, began=later), without, bad) == {wanted: HELD}
+
+
+@pytest.mark.parametrize(("speed", "code"), [(70.0, 3), (60.0, 1)])
+def test_the_command_ends_with_what_it_found(tmp_path: Path, speed: float, code: int) -> None:
+    path = tmp_path / "result.json"
+    save(result("transactional", {ours("1", 1, 1): speed, pgbench(1, 1): 100.0}), path)
+    ran = CliRunner().invoke(app, ["bench", "targets", str(path)])
+    assert ran.exit_code == code, ran.output
+    assert f"0.{speed:.0f} (1 at 1 workers)" in ran.output
+    assert "missing: chaos bench contention" in ran.output
+    assert "missing: chaos bench transactional" not in ran.output
+
+
+def test_what_is_no_result_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "x.json").write_text("{}")
+    ran = CliRunner().invoke(app, ["bench", "targets", str(tmp_path / "x.json")])
+    assert ran.exit_code == 2
+    assert "is no result of" in " ".join(ran.output.split())
