@@ -41,6 +41,7 @@ FIGURES = {
         Figure("look_blocked", "ms", "less"),
         Figure("claiming_all", "s", "less"),
         Figure("claiming_first", "s", "less"),
+        Figure("enqueued_per_s", "tasks/s", ""),
         Figure("seconds", "s", ""),
         Figure("tasks", "", ""),
         Figure("worker_cpu", "s", "less"),

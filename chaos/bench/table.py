@@ -43,7 +43,7 @@ def table(result: Result) -> Table:
     """Medians (least to greatest), the share of the limit, and what sessions waited for."""
     main = headline(result)
     # Elsewhere each drain has the same number of tasks, or what its batch says.
-    names = (*COLUMNS, "tasks") if result.bench == peers.BENCH else COLUMNS
+    names = (*COLUMNS, "tasks", "enqueued_per_s") if result.bench == peers.BENCH else COLUMNS
     columns = {name: found for name in names if (found := spreads(result, name))}
     waited = waits(result)
     limited = has_limit(result)

@@ -119,6 +119,22 @@ def _beside_peers(names: Sequence[str]) -> Callable[[Result], Found | Lacking]:
     return find
 
 
+def _enqueued(name: str) -> Callable[[Result], Found | Lacking]:
+    """Our bulk enqueue as a multiple of this system's."""
+
+    def find(result: Result) -> Found | Lacking:
+        medians = _medians(result, "enqueued_per_s")
+        if absent := [one for one in (OURS, name) if one not in _systems(medians)]:
+            return Lacking(f"it has no {', '.join(absent)}")
+        mine, theirs = (
+            max(value for key, value in medians.items() if key.system == system)
+            for system in (OURS, name)
+        )
+        return Found(mine / theirs, f"{mine:,.0f} to {theirs:,.0f} tasks/s")
+
+    return find
+
+
 def _of_pgbench(batch: int | None, at: int | None = None) -> Callable[[Result], Found | Lacking]:
     """Ours as a share of pgbench, at this batch, or whichever is fastest."""
 
@@ -266,6 +282,10 @@ TARGETS = (
         *("sustained", "at least", 0.5, _under_horizon),
     ),
     *(
+        Target("bulk enqueue", name, "peers", "more than", 1.0, _enqueued(name))
+        for name in ("graphile-worker", "pgqueuer")
+    ),
+    *(
         Target(f"single enqueue, {clients}", LIMIT, "enqueue", "at least", 0.8, _of_pgbench(1, at))
         for clients, at in (("1 client", 1), ("8 clients", 8))
     ),
@@ -274,8 +294,6 @@ TARGETS = (
 UNMEASURED = tuple(
     Row(figure, of, "more than 1", "no command measures it", MISSING)
     for figure, of in (
-        ("bulk enqueue", "graphile-worker"),
-        ("bulk enqueue", "pgqueuer"),
         ("single enqueue", "absurd"),
         ("enqueue to start, p50", "graphile-worker"),
         ("enqueue to start, p99", "graphile-worker"),

@@ -11,6 +11,8 @@ How a drain of `chaos bench peers` is measured, alike for all and for ours:
 - The time is from the begin of the first handler, in whichever process, until a look at the tables,
   every 20 ms, finds no job that is not done. A completion that is only in a worker's memory is not
   done yet.
+- How fast each system enqueues those N jobs, from one client, is measured too, once a repeat: the
+  time of its calls, without connecting.
 - Repeats are interleaved: every cell once, then every cell again. A figure is the median of its
   repeats, with the least and the greatest beside it. No repeat is dropped, none is a warm-up.
 - After every drain the tables are checked, as far as they tell, for each job being done once; and

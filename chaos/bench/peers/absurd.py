@@ -9,7 +9,7 @@ from typing import Any
 import psycopg
 
 from chaos.bench.peers.peer import BEST, DEFAULT, Check, Options, Peer, Setting
-from chaos.bench.peers.program import gate, main
+from chaos.bench.peers.program import enqueueing, gate, main
 from chaos.bench.peers.tally import ran
 
 QUEUE, TASK = "default", "noop"
@@ -57,11 +57,12 @@ def prepare(url: str, tasks: int, options: Options) -> None:
     with psycopg.connect(url, autocommit=True) as connection:
         connection.execute(BUNDLED_SCHEMA_SQL)
         connection.execute("select absurd.create_queue(%s)", [QUEUE])
-        connection.execute(
-            "select count(*) from generate_series(1, %s) as n,"
-            " absurd.spawn_task(%s, %s, jsonb_build_object('n', n))",
-            [tasks, QUEUE, TASK],
-        )
+        with enqueueing():
+            connection.execute(
+                "select count(*) from generate_series(1, %s) as n,"
+                " absurd.spawn_task(%s, %s, jsonb_build_object('n', n))",
+                [tasks, QUEUE, TASK],
+            )
 
 
 def work(url: str, options: Any) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 from chaos.bench.peers import tally
 from chaos.bench.peers.peer import BEST, DEFAULT, Check, Options, Peer, Setting
-from chaos.bench.peers.program import gate, main
+from chaos.bench.peers.program import enqueueing, gate, main
 
 QUEUE = "default"
 
@@ -76,8 +76,9 @@ async def _prepare(url: str, tasks: int, options: Options) -> None:
         await chancy.migrate()
         await chancy.declare(Queue(QUEUE, **settings))
         jobs = [Job.from_func(function, queue=QUEUE) for _ in range(tasks)]
-        async for _ in chancy.push_many(jobs):
-            pass
+        with enqueueing():
+            async for _ in chancy.push_many(jobs):
+                pass
 
 
 def work(url: str, options: Any) -> None:

@@ -12,7 +12,7 @@ from typing import IO
 
 from chaos.bench import BenchError, measure
 from chaos.bench.peers.peer import Setting
-from chaos.bench.peers.program import READY
+from chaos.bench.peers.program import ENQUEUED, READY
 from chaos.bench.peers.tally import DIRECTORY, Tally, read_tallies
 
 START_SECONDS = 60.0
@@ -21,8 +21,11 @@ LOOK_EVERY = 0.02
 PREPARE_SECONDS = 600.0
 
 
-def prepare(command: list[str], url: str, setting: Setting, tasks: int) -> None:
-    """Install a system in an empty database and enqueue. Raises BenchError if that fails."""
+def prepare(command: list[str], url: str, setting: Setting, tasks: int) -> float:
+    """Install a system in an empty database and enqueue; in how many seconds it did the latter.
+
+    Raises BenchError if that fails.
+    """
     said = f"`{' '.join(command)} prepare`"
     try:
         ran = subprocess.run(
@@ -36,6 +39,11 @@ def prepare(command: list[str], url: str, setting: Setting, tasks: int) -> None:
         raise BenchError(f"{said} did not end within {PREPARE_SECONDS:.0f} s") from error
     if ran.returncode != 0:
         raise BenchError(f"{said} failed:\n{_end(ran.stderr)}")
+    # A system may write to stdout, too.
+    for line in ran.stdout.splitlines():
+        if line.startswith(ENQUEUED):
+            return float(line.removeprefix(ENQUEUED))
+    raise BenchError(f"{said} did not say how long it took to enqueue")
 
 
 class Crew:

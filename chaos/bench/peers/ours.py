@@ -6,12 +6,17 @@ import logging
 import signal
 from typing import Any
 
+import psycopg
+
+import scheduler
 from chaos.bench import noop
 from chaos.bench.peers.peer import BEST, DEFAULT, Check, Options, Peer, Setting
-from chaos.bench.peers.program import gate, main
+from chaos.bench.peers.program import enqueueing, gate, main
 from chaos.bench.peers.tally import ran
 from chaos.bench.result import OURS
 from scheduler import Attempt, Registry, Worker
+
+CHUNK = 1_000  # jobs a call of enqueue_many
 
 PEER = Peer(
     name=OURS,
@@ -35,8 +40,13 @@ PEER = Peer(
 
 
 def prepare(url: str, tasks: int, options: Options) -> None:
-    """Install and enqueue."""
-    noop.prepare(url, tasks)
+    """Install and enqueue. Each call is a commit of its own."""
+    scheduler.migrate(url)
+    kind = noop.kind()
+    with psycopg.connect(url, autocommit=True) as connection, enqueueing():
+        for first in range(0, tasks, CHUNK):
+            numbers = range(first, min(first + CHUNK, tasks))
+            scheduler.enqueue_many(connection, kind, ({"n": number} for number in numbers))
 
 
 def work(url: str, options: Any) -> None:

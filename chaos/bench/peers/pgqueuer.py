@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any
 
 from chaos.bench.peers.peer import BEST, DEFAULT, Check, Options, Peer, Setting
-from chaos.bench.peers.program import gate, main
+from chaos.bench.peers.program import enqueueing, gate, main
 from chaos.bench.peers.tally import ran
 
 ENTRYPOINT = "noop"
@@ -69,9 +69,10 @@ async def _prepare(url: str, tasks: int, options: Options) -> None:
         await queries.install()
         if options.get("autovac"):
             await queries.optimize_autovacuum()
-        for first in range(0, tasks, CHUNK):
-            size = min(CHUNK, tasks - first)
-            await queries.enqueue([ENTRYPOINT] * size, [None] * size, [0] * size)
+        with enqueueing():
+            for first in range(0, tasks, CHUNK):
+                size = min(CHUNK, tasks - first)
+                await queries.enqueue([ENTRYPOINT] * size, [None] * size, [0] * size)
     finally:
         await connection.close()
 

@@ -6,7 +6,7 @@ import asyncio
 from typing import Any
 
 from chaos.bench.peers.peer import BEST, DEFAULT, Check, Options, Peer, Setting
-from chaos.bench.peers.program import gate, main
+from chaos.bench.peers.program import enqueueing, gate, main
 from chaos.bench.peers.tally import ran_async
 
 CHUNK = 1_000  # jobs a call of batch_defer
@@ -66,8 +66,9 @@ async def _prepare(url: str, tasks: int) -> None:
     app, task = _app(url, None)
     async with app.open_async():
         await app.schema_manager.apply_schema_async()
-        for first in range(0, tasks, CHUNK):
-            await task.batch_defer_async(*[{} for _ in range(min(CHUNK, tasks - first))])
+        with enqueueing():
+            for first in range(0, tasks, CHUNK):
+                await task.batch_defer_async(*[{} for _ in range(min(CHUNK, tasks - first))])
 
 
 def work(url: str, options: Any) -> None:

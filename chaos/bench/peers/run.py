@@ -82,28 +82,35 @@ def _measure(
     tell: Tell,
 ) -> list[Measurement]:
     cells = plan.cells()
-    templates: dict[tuple[str, str], str] = {}
     done: list[Measurement] = []
     for repeat in range(1, plan.repeats + 1):
+        templates: dict[tuple[str, str], tuple[str, float]] = {}
         for cell in cells:
             tell(len(done), len(cells) * plan.repeats, cell.key, done[-1] if done else None)
             own = commands[cell.peer.name]
             kind = (cell.peer.name, cell.setting.name)
             if kind not in templates:
-                templates[kind] = template(server, f"jobs_{len(templates)}", cell, own)
+                name = f"jobs_{len(templates)}"
+                templates[kind] = name, template(server, name, cell, own)
+            name, seconds = templates[kind]
             database = f"drain_{len(done)}"
             directory = scratch / database
             directory.mkdir()
-            server.create_database(database, template=templates[kind])
-            done.append(drain(server, database, cell, own, directory, repeat))
+            server.create_database(database, template=name)
+            drained = drain(server, database, cell, own, directory, repeat)
+            enqueued = {"enqueued_per_s": cell.tasks / seconds}
+            done.append(replace(drained, figures={**drained.figures, **enqueued}))
             server.drop_database(database)
+        for name, _ in templates.values():
+            server.drop_database(name)
     return done
 
 
-def template(server: Postgres, name: str, cell: Cell, own: list[str]) -> str:
-    """A database with the cell's jobs, ready to be copied."""
+def template(server: Postgres, name: str, cell: Cell, own: list[str]) -> float:
+    """Make a database with the cell's jobs, ready to be copied; how many seconds it took to enqueue
+    them."""
     server.create_database(name)
-    prepare(own, url_of(server, name), cell.setting, cell.tasks)
+    seconds = prepare(own, url_of(server, name), cell.setting, cell.tasks)
     with psycopg.connect(server.dsn(name), autocommit=True) as connection:
         connection.execute("vacuum (analyze)")
-    return name
+    return seconds

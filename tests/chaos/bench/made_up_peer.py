@@ -5,13 +5,14 @@ from __future__ import annotations
 import signal
 import sys
 import time
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
 import psycopg
 
 from chaos.bench.peers.peer import DEFAULT, Check, Options, Peer, Setting
-from chaos.bench.peers.program import gate, main
+from chaos.bench.peers.program import enqueueing, gate, main
 from chaos.bench.peers.tally import ran
 
 COMMAND = [sys.executable, str(Path(__file__))]
@@ -44,7 +45,10 @@ def prepare(url: str, tasks: int, options: Options) -> None:
         sys.exit("no such luck")
     with psycopg.connect(url, autocommit=True) as connection:
         connection.execute("create table jobs (id integer, state text not null default 'open')")
-        connection.execute("insert into jobs select generate_series(1, %s)", [tasks])
+        sys.stdout.write("have a nice day\n")  # as systems do
+        with nullcontext() if options["bug"] == "has no clock" else enqueueing():
+            connection.execute("insert into jobs select generate_series(1, %s)", [tasks])
+        sys.stdout.write("good bye\n")
 
 
 def work(url: str, options: Any) -> None:

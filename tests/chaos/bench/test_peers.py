@@ -57,7 +57,8 @@ class Place:
         self, cell: Cell, command: list[str], longest: float = LONGEST
     ) -> tuple[Measurement, str]:
         """A drain of it, and the database that is left."""
-        prepared = template(self.server, self.name(), cell, command)
+        prepared = self.name()
+        assert template(self.server, prepared, cell, command) > 0
         copy = self.name()
         self.server.create_database(copy, template=prepared)
         directory = self._scratch / copy
@@ -106,6 +107,7 @@ def test_the_drain_begins_with_the_first_handler_of_any_process() -> None:
         ("fails", WrongDrainError, "50 jobs are not done"),
         ("dies", BenchError, "the seventh was too much"),
         ("cannot be installed", BenchError, "no such luck"),
+        ("has no clock", BenchError, "did not say how long it took to enqueue"),
     ],
 )
 def test_a_drain_that_is_wrong_has_no_figure(

@@ -130,6 +130,14 @@ def test_a_drain_neither_decays_nor_is_halved(last: float, dead: float, verdict:
     assert verdicts(result("sustained", cells(20))) == {}
 
 
+@pytest.mark.parametrize(("theirs", "verdict"), [(99.0, HELD), (100.0, NOT_HELD)])
+def test_bulk_enqueues_are_beside_those_of_others(theirs: float, verdict: str) -> None:
+    cells = {ours("default", 0, 1): 90.0, ours("best", 0, 1): 100.0}
+    cells |= {Key("pgqueuer", "default", 0, 1): 10.0, Key("pgqueuer", "best", 0, 1): theirs}
+    found = verdicts(result("peers", cells, "enqueued_per_s"))
+    assert found == {("bulk enqueue", "pgqueuer"): verdict}
+
+
 def test_single_enqueues_are_judged_at_each_number_of_clients() -> None:
     cells = {
         ours("1", 1, 1): 80.0,

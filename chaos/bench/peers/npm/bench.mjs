@@ -1,5 +1,5 @@
 // The command line of a system's program in JavaScript, the gate before its workers, and the count
-// of handlers: what program.py and tally.py are for Python.
+// of handlers, and the clock around the enqueue: what program.py and tally.py are for Python.
 
 import { readFileSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
@@ -20,6 +20,13 @@ export function writeTally() {
   tally.writeDoubleLE(began, 0);
   tally.writeBigUInt64LE(BigInt(ran), 8);
   if (ran > 0) writeFileSync(join(directory, `${process.pid}.tally`), tally);
+}
+
+/** Run what enqueues all jobs, in `prepare`, and say how many seconds it took. */
+export async function enqueueing(body) {
+  const began = performance.now();
+  await body();
+  console.log(`enqueued in ${(performance.now() - began) / 1000}`);
 }
 
 /** Say that all code is loaded, and wait until the bench lets everyone go. */

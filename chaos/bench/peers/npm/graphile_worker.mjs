@@ -1,18 +1,20 @@
 // graphile-worker: what it is and how it is set stands in ../graphile_worker.py.
 
 import { makeWorkerUtils, run } from "graphile-worker";
-import { count, gate, main, onTerm } from "./bench.mjs";
+import { count, enqueueing, gate, main, onTerm } from "./bench.mjs";
 
 const CHUNK = 10_000; // jobs a call of addJobs
 
 async function prepare(connectionString, tasks) {
   const utils = await makeWorkerUtils({ connectionString });
   await utils.migrate();
-  for (let first = 0; first < tasks; first += CHUNK) {
-    const size = Math.min(CHUNK, tasks - first);
-    const jobs = Array.from({ length: size }, () => ({ identifier: "noop", payload: {} }));
-    await utils.addJobs(jobs);
-  }
+  await enqueueing(async () => {
+    for (let first = 0; first < tasks; first += CHUNK) {
+      const size = Math.min(CHUNK, tasks - first);
+      const jobs = Array.from({ length: size }, () => ({ identifier: "noop", payload: {} }));
+      await utils.addJobs(jobs);
+    }
+  });
   await utils.release();
 }
 

@@ -1,7 +1,7 @@
 // pg-boss: what it is and how it is set stands in ../pg_boss.py.
 
 import { PgBoss } from "pg-boss";
-import { count, gate, main, onTerm } from "./bench.mjs";
+import { count, enqueueing, gate, main, onTerm } from "./bench.mjs";
 
 const CHUNK = 10_000; // jobs a call of insert
 const QUEUE = "noop";
@@ -11,10 +11,12 @@ async function prepare(url, tasks) {
   boss.on("error", console.error);
   await boss.start();
   await boss.createQueue(QUEUE);
-  for (let first = 0; first < tasks; first += CHUNK) {
-    const size = Math.min(CHUNK, tasks - first);
-    await boss.insert(QUEUE, Array.from({ length: size }, () => ({ data: {} })));
-  }
+  await enqueueing(async () => {
+    for (let first = 0; first < tasks; first += CHUNK) {
+      const size = Math.min(CHUNK, tasks - first);
+      await boss.insert(QUEUE, Array.from({ length: size }, () => ({ data: {} })));
+    }
+  });
   await boss.stop();
 }
 
