@@ -20,16 +20,16 @@ How a drain is measured (`chaos bench contention`):
   the run log and nothing else, and each handler ran once. A drain that is wrong has no figure: the
   bench ends with exit code 1.
 
-The limit is pgbench (C) with the same two statements, `claim.sql` and `complete.sql`, prepared, at
-the same number of clients and the same batch, on the same copies, interleaved with ours. What it
-does not do, and a worker does: renew, listen, reclaim, run handlers, parse payloads. What it does
-and a worker does not: pgbench can keep one row only, so ids, tokens and payloads are put into
-arrays by an aggregate around each statement.
+The limit is pgbench (C) with the same two statements, `claim.sql` and `complete.sql`, prepared and
+planned as ours are, at the same number of clients and the same batch, on the same copies,
+interleaved with ours. What it does not do, and a worker does: renew, listen, reclaim, run handlers,
+parse payloads. What it does and a worker does not: pgbench can keep one row only, so ids, tokens
+and payloads are put into arrays by an aggregate around each statement.
 
 What is not measured: a network (all is on loopback), a database larger than memory, several
-databases, other load on the same server, handlers that do something, payloads larger than a few
-bytes. The bench's own looks at the server (`pg_stat_activity`, ten times a second) run during every
-drain, ours and pgbench's alike, and their cost is part of the server's CPU time.
+databases, other load on the same server, handlers that do more than write one row, payloads larger
+than a few bytes. The bench's own looks at the server (`pg_stat_activity`, ten times a second) run
+during every drain, ours and pgbench's alike, and their cost is part of the server's CPU time.
 """
 
 

@@ -19,12 +19,15 @@ from chaos.bench import BenchError
 from chaos.bench.noop import KIND, LEASE_SECONDS
 from chaos.bench.worker import VAIN, Seen
 from chaos.cluster.postgres import Postgres
+from scheduler.session import OWN_STATEMENTS
 from scheduler.statements import statement
 
 NEW_OWNER = "\\set owner random(1, 4611686018427387903)\n"
 LONGEST = 3600  # seconds; the bench ends it when the drain is over
-# What our sessions have that matters to speed: see scheduler/session.py.
+# What our sessions have that matters to speed, and what a worker's have besides: see
+# scheduler/session.py.
 SESSION = "-c jit=off -c default_transaction_isolation=read\\ committed"
+WORKERS_SESSION = SESSION + "".join(f" -c {name}={to}" for name, to in OWN_STATEMENTS.items())
 _PARAMETER = re.compile(r"%\((\w+)\)s")
 _COMMENT = re.compile(r"--.*")
 
@@ -175,7 +178,7 @@ class Pgbench:
             stdout=self._said,
             stderr=subprocess.STDOUT,
             text=True,
-            env={**os.environ, "PGOPTIONS": SESSION, "LC_ALL": "C"},
+            env={**os.environ, "PGOPTIONS": WORKERS_SESSION, "LC_ALL": "C"},
         )
 
     def asked_in_vain(self) -> bool:
