@@ -154,7 +154,10 @@ def list_command(
         Path, typer.Argument(metavar="[DIRECTORY]", help="Where the scenario files are.")
     ] = SCENARIOS,
 ) -> None:
-    """Tell what each scenario proves: what is modelled, what must hold and what must bite."""
+    """Tell what each scenario proves: what is modelled, what must hold and what must bite.
+
+    Its rows are those of docs/how-queues-break.md.
+    """
     try:
         loaded = [load_scenario(file) for file in _files(scenarios)]
     except ScenarioError as error:
@@ -162,6 +165,8 @@ def list_command(
     out = results()
     for scenario in loaded:
         out.print(f"[bold]{scenario.name}[/]  {scenario.about}", highlight=False)
+        if scenario.rows:
+            out.print(f"  rows   {', '.join(map(str, scenario.rows))}")
         out.print(f"  holds  {', '.join(n for n in INVARIANTS if n in scenario.invariants)}")
         out.print(f"  bites  {', '.join(scenario.must_bite)}\n")
 

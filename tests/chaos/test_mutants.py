@@ -20,6 +20,7 @@ from chaos.scenario import load_scenario
 from chaos.systems import UnknownSystemError, system
 from chaos.systems.leaseproof import Leaseproof
 from scheduler.statements import statement
+from tests.chaos.documented import kinds_of_fault
 
 
 def texts() -> dict[str, bytes]:
@@ -94,16 +95,6 @@ def test_the_scenario_that_shows_a_planted_bug_is_about_its_invariant(mutant: Mu
     scenario = load_scenario(ROOT / "scenarios" / f"{mutant.shown_by.scenario}.yaml")
     assert mutant.invariant in scenario.invariants
     assert 0 < mutant.shown_by.scale <= 1
-
-
-def kinds_of_fault() -> dict[int, list[str]]:
-    """The table of docs/how-queues-break.md: the cells of each row by its number."""
-    rows = {}
-    for line in (ROOT / "docs" / "how-queues-break.md").read_text().splitlines():
-        cells = [cell.strip() for cell in line.strip("|").split("|")]
-        if cells[0].isdecimal():
-            rows[int(cells[0])] = cells
-    return rows
 
 
 def test_the_documented_kinds_of_fault_name_the_bugs_that_are_planted_for_them() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from pathlib import Path
 from typing import get_args
@@ -12,6 +13,7 @@ from chaos.faults import AnyFault
 from chaos.scenario import ScenarioError, load_scenario, parse_scenario
 from chaos.systems import Timetable
 from chaos.workload import HOSTILE
+from tests.chaos.documented import kinds_of_fault
 
 SCENARIOS = Path(__file__).parents[2] / "scenarios"
 
@@ -36,10 +38,22 @@ def test_every_scenario_of_the_repository_is_valid_and_named_like_its_file(path:
     assert load_scenario(path).name == path.stem
 
 
+def test_scenarios_and_the_documented_kinds_of_fault_name_each_other() -> None:
+    loaded = [load_scenario(path) for path in sorted(SCENARIOS.glob("*.yaml"))]
+    documented = {
+        (row, name)
+        for row, cells in kinds_of_fault().items()
+        for name in re.findall(r"`([^`]+)`", cells[3])
+    }
+    assert {(row, one.name) for one in loaded for row in one.rows} == documented
+    assert [one.name for one in loaded if not one.rows] == []
+
+
 @pytest.mark.parametrize(
     ("change", "line", "field"),
     [
         (("count: 10}", "count: ten}"), 8, "tasks.1.count"),
+        (("workers:", "rows: [3, 0]\nworkers:"), 4, "rows.2"),
         (("behaviour: quick", "behaviour: quikc"), 8, "tasks.1.behaviour"),
         (("  lease: 1", "  lease: -1"), 6, "workers.lease"),
         (("  lease: 1", "  leese: 1"), 6, "workers.leese"),
