@@ -38,6 +38,11 @@ def test_every_scenario_of_the_repository_is_valid_and_named_like_its_file(path:
     assert load_scenario(path).name == path.stem
 
 
+@pytest.mark.parametrize("path", sorted(SCENARIOS.glob("*.yaml")), ids=lambda path: path.stem)
+def test_the_short_form_of_every_scenario_loads_for_eight_seconds_at_most(path: Path) -> None:
+    assert load_scenario(path).in_short().load_seconds <= 8
+
+
 def test_scenarios_and_the_documented_kinds_of_fault_name_each_other() -> None:
     loaded = [load_scenario(path) for path in sorted(SCENARIOS.glob("*.yaml"))]
     documented = {
