@@ -124,17 +124,21 @@ class Pause(WorkerFault):
     """SIGSTOP a worker, and SIGCONT it when its lease is over.
 
     It bit if a lease was taken from the process while it was stopped: it woke up as a zombie.
+    terminated: it was asked to stop meanwhile (SIGTERM), and hears of that when it wakes.
     """
 
     outlasts_lease: ClassVar[bool] = True
     kind: Literal["pause"]
     lasts: float = Field(gt=0, le=3600)
+    terminated: bool = False
 
     def strike(self, arena: Arena, seat: Seat) -> Callable[[], int]:
         """Stop the process; continue it to heal."""
         arena.fleet.pause(seat)
 
         def heal() -> int:
+            if self.terminated:
+                arena.fleet.terminate(seat)
             arena.fleet.resume(seat)
             return 0
 

@@ -6,6 +6,7 @@ for the writer's token, and the journals for renewals, which write no run-log ro
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 
 from chaos.history.events import Ended, History, Row
@@ -15,6 +16,15 @@ from chaos.invariants.verdict import Verdict
 from chaos.invariants.words import Found, clock, many
 
 BY_HOLDER = frozenset({"completed", "failed", "released", "snoozed"})
+# What a note of a refusal may say, and how the evidence calls such a write.
+_WRITES = {
+    "completed": "completions",
+    "complete": "completions_in_a_transaction",
+    "failed": "failures",
+    "released": "releases",
+    "snoozed": "snoozes",
+    "renew": "renewals",
+}
 
 
 def fenced(history: History, lives: Mapping[int, Life]) -> Verdict:
@@ -27,18 +37,21 @@ def fenced(history: History, lives: Mapping[int, Life]) -> Verdict:
     held such a claim is a former holder as any other: the owner tells the two apart.
     """
     found = Found()
-    by_holder = refused = told_lost = zombies = 0
+    by_holder = told_lost = zombies = 0
+    writes = Counter[str]()  # that were refused
     for life in lives.values():
         if life.moves or life.ended:
             by_holder += _judge_endings(life, found)
         if not life.notes:
             continue
         noted = [note.what for note in life.notes]
-        refused += noted.count("refused")
+        if "refused" in noted:
+            writes.update(note.detail for note in life.notes if note.what == "refused")
         told_lost += noted.count("lease-lost")
         if "renewed" in noted:
             _judge_renewals(life, found)
         zombies += _zombies(life)
+    refused = writes.total()
     return found.verdict(
         "fenced",
         by_holder + refused,
@@ -47,6 +60,7 @@ def fenced(history: History, lives: Mapping[int, Life]) -> Verdict:
         {
             "by_holder": by_holder,
             "refused": refused,
+            **{f"refused_{name}": writes[word] for word, name in _WRITES.items() if word in writes},
             "lease_lost": told_lost,
             "zombies": zombies,
             **({"tokens_issued_twice": _issued_twice(history, lives)} if history.failovers else {}),

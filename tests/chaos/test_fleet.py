@@ -13,12 +13,15 @@ import psycopg
 import pytest
 from psycopg import Connection
 
+from chaos.cluster.postgres import Postgres
+from chaos.faults.worker import Pause
 from chaos.fleet import Fleet, Seat
 from chaos.history.events import STARVED
 from chaos.history.journal import read_journals
 from chaos.systems import Order, system
 from chaos.testing import SETTINGS, StartFleet
 from chaos.workload import Job
+from tests.chaos.faults.arena import arena
 from tests.waiting import wait_for
 
 pytestmark = pytest.mark.slow
@@ -188,6 +191,29 @@ def test_a_paused_worker_does_nothing_until_it_is_resumed(fleet: StartFleet, tar
     assert under_test.unfinished(target) == 1
     workers.resume(workers.seats[0])
     wait_for(lambda: under_test.unfinished(target) == 0, "the task to be done")
+
+
+def test_a_worker_that_is_told_to_stop_while_it_is_paused_does_so_when_it_is_resumed(
+    fleet: StartFleet, target: str, server: Postgres
+) -> None:
+    workers = fleet("leaseproof", [target])
+    deaths: list[int | None] = []
+    workers.died = lambda seat, code: deaths.append(code)
+    [seat] = workers.seats
+    wait_for(lambda: connected(target) == 1, "the worker")
+    where = arena(server)
+    where.fleet = workers
+    heal = Pause(kind="pause", count=1, lasts=2, terminated=True).strike(where, seat)
+    workers.tend()
+    assert (seat.name, seat.paused) == ("w1.1", True)
+    heal()
+
+    def replaced() -> bool:
+        workers.tend()
+        return seat.incarnation == 2
+
+    wait_for(replaced, "the replacement of a worker that was told to stop")
+    assert deaths == []
 
 
 def test_a_frozen_worker_keeps_its_sessions_while_another_has_its_seat(

@@ -32,6 +32,22 @@ def test_a_late_write_that_was_refused_is_evidence_of_the_fence() -> None:
     assert verdict.evidence["by_holder"] == 2
 
 
+def test_the_evidence_tells_which_kinds_of_late_writes_were_refused() -> None:
+    story = _handed_over().complete(1, at=9)
+    for detail in ("renew", "renew", "completed", "complete", "failed", "snoozed", "released", ""):
+        story.note("refused", 1, 8, token=1, detail=detail)
+    evidence = assert_passes("fenced", story.history()).evidence
+    assert {name: value for name, value in evidence.items() if name.startswith("refused")} == {
+        "refused": 8,
+        "refused_completions": 1,
+        "refused_completions_in_a_transaction": 1,
+        "refused_failures": 1,
+        "refused_releases": 1,
+        "refused_snoozes": 1,
+        "refused_renewals": 2,
+    }
+
+
 def test_without_a_former_holder_that_tried_nothing_is_shown() -> None:
     history = Story().enqueue(1).claim(1, at=1).complete(1, at=2).history()
     assert_inconclusive("fenced", history, "no former holder tried to write")
