@@ -16,6 +16,8 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+import psutil
+
 from chaos.cluster.faketime import Clock
 from chaos.forkserver import ForkServer
 from chaos.history.journal import Journal
@@ -127,9 +129,12 @@ class Fleet:
         seat.expected = 0
 
     def pause(self, seat: Seat) -> None:
-        """SIGSTOP the process."""
+        """SIGSTOP the process, and see it stopped: the signal alone may take a moment."""
         self._signal(seat, signal.SIGSTOP)
         seat.paused = True
+        deadline = time.monotonic() + STOP_SECONDS
+        while seat.pid is not None and _runs(seat.pid) and time.monotonic() < deadline:
+            time.sleep(LOOK_EVERY)
 
     def resume(self, seat: Seat) -> None:
         """SIGCONT the process."""
@@ -208,6 +213,14 @@ class Fleet:
         if not self._servers:
             raise RuntimeError("the fleet is not running")
         return self._servers
+
+
+def _runs(pid: int) -> bool:
+    """Whether a process is neither stopped nor dead."""
+    try:
+        return psutil.Process(pid).status() not in (psutil.STATUS_STOPPED, psutil.STATUS_ZOMBIE)
+    except psutil.NoSuchProcess:
+        return False
 
 
 def work(system_name: str, dsn: str, name: str, settings: dict[str, Any], directory: str) -> None:

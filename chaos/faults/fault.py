@@ -18,18 +18,23 @@ from pydantic import BaseModel, ConfigDict, Field
 from chaos.cluster.server import Server
 from chaos.cluster.standby import Standby
 from chaos.cluster.toxiproxy import Proxy
+from chaos.faults.moments import catch, let_go
 from chaos.fleet import Fleet, Seat
 from chaos.history.events import DEAD, Ended, History, worker_of
 from chaos.history.timelines import Timelines
 from chaos.patience import harness_dsn
 from chaos.systems import System
+from chaos.systems.moments import MOMENTS, OFFERED
 
 SERVER = "server"  # the target of a fault that is not aimed at one worker
 
 # Which workers a fault may strike: those that hold a lease, those that hold one on a task's last
-# attempt, those whose handler is in a transaction, those that hold more leases than they have slots
-# (so have claimed what they did not start), or all.
-Aim = Literal["lease", "last-attempt", "in-transaction", "unstarted", "anyone"]
+# attempt, those whose handler is in a transaction, those that hold one and have renewed, or taken
+# back, leases and not heard of it yet, those that hold more leases than they have slots (so have
+# claimed what they did not start), or all.
+Aim = Literal[
+    "lease", "last-attempt", "in-transaction", "in-renewal", "in-reclaim", "unstarted", "anyone"
+]
 
 
 @dataclass(slots=True)
@@ -63,7 +68,10 @@ class Arena:
         return harness_dsn(self.server.dsn(self.database), "faults")
 
     def pick(self, aim: Aim) -> Seat | None:
-        """A worker that fits the aim at this moment and is not struck already, drawn at random."""
+        """A worker that fits the aim at this moment and is not struck already, drawn at random.
+
+        One that is in a renewal or reclaim stays there until it is let go.
+        """
         if aim == "anyone" and not self.wanted:
             names: Sequence[str] = [seat.name for seat in self.fleet.seats]
         else:
@@ -79,7 +87,14 @@ class Arena:
             )
         found = (self.fleet.find(name) for name in names)
         seats = [seat for seat in found if seat is not None and seat.number not in self.busy]
+        if aim == "in-renewal" or aim == "in-reclaim":
+            caught = catch(self.fleet.directory, aim, [seat.name for seat in seats], self.draw)
+            return self.fleet.find(caught) if caught is not None else None
         return self.draw.choice(seats) if seats else None
+
+    def let_go(self, name: str) -> None:
+        """Let a worker go on that was picked and has been struck."""
+        let_go(self.fleet.directory, name)
 
 
 class Strike(NamedTuple):
@@ -158,7 +173,11 @@ class WorkerFault(Fault):
         if seat is None:
             return None
         target = seat.name
-        return Strike(target, seat.number, self.strike(arena, seat))
+        try:
+            heal = self.strike(arena, seat)
+        finally:
+            arena.let_go(target)
+        return Strike(target, seat.number, heal)
 
     @abstractmethod
     def strike(self, arena: Arena, seat: Seat) -> Callable[[], int]:
@@ -169,10 +188,22 @@ class WorkerFault(Fault):
 
         If the aim was a last attempt, only those count whose task was dead-lettered by that.
         """
+        if not self.was_there(injection, history):
+            return 0
         return sum(
             ended.outcome == "reclaimed" and (self.aim != "last-attempt" or state == DEAD)
             for at, ended, state in endings(injection.target, history)
             if at >= injection.began and (until is None or at < until)
+        )
+
+    def was_there(self, injection: Injection, history: History) -> bool:
+        """Whether the target says that it was in the renewal or reclaim in which it was aimed at,
+        if that was the aim."""
+        return self.aim not in MOMENTS or any(
+            note.what == self.aim
+            and note.worker == injection.target
+            and injection.began - OFFERED * 1e6 <= note.at <= injection.placed
+            for note in history.notes
         )
 
 

@@ -149,7 +149,7 @@ class Pause(WorkerFault):
         taken = self.leases_taken(injection, history, until=injection.ended)
         if taken:
             return f"woke up as a zombie of {taken} leases"
-        own = sum(
+        own = self.was_there(injection, history) and sum(
             note.what == "reclaimed"
             and note.worker == injection.target
             and note.at >= injection.ended
@@ -176,6 +176,7 @@ class Freeze(WorkerFault):
         if seat is None:
             return None
         arena.fleet.pause(seat)
+        arena.let_go(seat.name)
         if self.aim == "in-transaction" and seat.name not in arena.system.in_transaction(arena.dsn):
             arena.fleet.resume(seat)  # it was quicker than we
             return None

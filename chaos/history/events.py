@@ -144,6 +144,8 @@ class Note(NamedTuple):
       microseconds, or empty if that is not known;
     - `reply-lost`: this worker sent a statement whose reply was kept from it (no task, no token);
       `detail` is for how many microseconds it waited;
+    - `in-renewal`, `in-reclaim`: this worker was asked to wait where leases are renewed, or taken
+      back, and it has not heard of it yet; now it is there (no task, no token);
     - `starved`: this worker's process was ready to run and was given no processor; `detail` is for
       how many microseconds since its last such note, or since it started (no task, no token). Of
       the harness itself, under the name RUNNER: it came so much later than it wanted to;

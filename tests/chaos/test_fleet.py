@@ -184,8 +184,7 @@ def test_a_paused_worker_does_nothing_until_it_is_resumed(fleet: StartFleet, tar
     wait_for(lambda: connected(target) == 1, "the worker")
     workers.pause(workers.seats[0])
     assert workers.seats[0].pid is not None
-    process = psutil.Process(workers.seats[0].pid)
-    wait_for(lambda: process.status() == psutil.STATUS_STOPPED, "the process to stop")
+    assert psutil.Process(workers.seats[0].pid).status() == psutil.STATUS_STOPPED
     under_test.enqueue(target, [Order(Job(0, "quick", 0, 0), delay=0, max_attempts=1)])
     assert workers.find("w1.1") is None
     assert under_test.unfinished(target) == 1

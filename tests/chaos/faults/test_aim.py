@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import random
+from pathlib import Path
 
 import pytest
 
 from chaos.cluster.postgres import Postgres
 from chaos.faults.worker import Freeze, Stampede
 from chaos.fleet import Fleet, Seat
+from chaos.systems.moments import DIRECTORY
 from tests.chaos.faults.arena import arena
 
 
@@ -79,6 +81,32 @@ def test_a_transaction_is_aimed_at_by_what_the_system_says(
     assert {seat.name for _ in range(20) if (seat := where.pick("in-transaction"))} == {"w3.1"}
     where.leases = dict
     assert where.pick("in-transaction") is None
+
+
+def test_a_renewal_is_aimed_at_by_asking_workers_to_wait_in_theirs(
+    server: Postgres, tmp_path: Path
+) -> None:
+    where = arena(server, "postgres", *seats())
+    where.fleet.directory = tmp_path
+    where.leases = lambda: {"w1.1": [1], "w2.1": [2], "w3.1": [3]}
+    where.busy.append(1)
+
+    def files() -> set[str]:
+        return {file.name for file in (tmp_path / DIRECTORY).iterdir()}
+
+    assert where.pick("in-renewal") is None
+    assert where.pick("in-reclaim") is None
+    assert files() == {
+        *("w2.1.in-renewal", "w3.1.in-renewal"),
+        *("w2.1.in-reclaim", "w3.1.in-reclaim"),
+    }
+    (tmp_path / DIRECTORY / "w3.1.in-renewal").rename(tmp_path / DIRECTORY / "w3.1.in-renewal.here")
+    seat = where.pick("in-renewal")
+    assert seat is not None
+    assert seat.name == "w3.1"
+    assert files() == {"w3.1.in-renewal.held", "w2.1.in-reclaim", "w3.1.in-reclaim"}
+    where.let_go("w3.1")
+    assert files() == {"w2.1.in-reclaim", "w3.1.in-reclaim"}
 
 
 def test_a_worker_that_left_its_transaction_just_in_time_is_not_frozen(

@@ -118,6 +118,22 @@ def test_a_pause_bit_as_well_if_the_worker_woke_up_alone_and_took_its_leases_bac
     assert PAUSE.bite(INJECTION, history("w1.1", "w1.1/nonce", 9)) is None
 
 
+@pytest.mark.parametrize("fault", [KILL, PAUSE, FREEZE], ids=kind)
+def test_who_was_aimed_at_in_a_renewal_must_say_that_it_was_there(fault: Fault) -> None:
+    aimed = fault.model_copy(update={"aim": "in-renewal"})
+    story = held().reclaim(7, 15)
+    for at, worker, what, bit in (
+        (9.9, "w1.1", "in-renewal", True),
+        (8.8, "w1.1", "in-renewal", True),  # and waited to be struck
+        (8.6, "w1.1", "in-renewal", False),
+        (10.1, "w1.1", "in-renewal", False),
+        (9.9, "w2.1", "in-renewal", False),
+        (9.9, "w1.1", "in-reclaim", False),
+    ):
+        story.notes = [Note(us(at), worker, what, 0, 0, "", "")]
+        assert (aimed.bite(INJECTION, story.history()) is not None) is bit, (at, worker, what)
+
+
 def reply_lost(at: float, waited: float, worker: str = "w1.1") -> list[Note]:
     """A worker that waited for a reply in vain."""
     return [Note(us(at), worker, "reply-lost", 0, 0, "", str(us(waited) - us(0)))]
