@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections import Counter
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from chaos.history.events import COMPLETED, DEAD, PENDING, RUNNING, History, worker_of
@@ -15,6 +16,16 @@ from chaos.invariants.words import Found, clock, many
 
 # Outcomes after which another attempt may rightly repeat an effect outside the database.
 EXPLAINS = frozenset({"failed", "released", "snoozed", "cancelled", "reclaimed"})
+# What such an outcome is called where duplicates are counted. One that was completed can only have
+# been requeued afterwards.
+_REASONS = {
+    "failed": "failure",
+    "released": "release",
+    "snoozed": "snooze",
+    "cancelled": "cancel",
+    "reclaimed": "reclaim",
+    "completed": "requeue",
+}
 
 
 def _completes(move: Moved) -> bool:
@@ -118,7 +129,8 @@ def explained_duplicate(history: History, lives: Mapping[int, Life]) -> Verdict:
     undone = allowed_losses(history, lost(history))
     journals = heard_of(history)
     found = Found()
-    happened = completed = duplicates = taken = redone = starved = 0
+    happened = completed = taken = redone = starved = most = 0
+    reasons = Counter[str]()  # of the explained duplicates
     for life in lives.values():
         losses = [loss for loss in _losses(life, history.phases.ended) if loss.worker in journals]
         taken += len(losses)
@@ -137,8 +149,10 @@ def explained_duplicate(history: History, lives: Mapping[int, Life]) -> Verdict:
                 excused = _excused(life, causeless)
                 extra = {key for key in effects if (life.task, *key) in undone} - excused
                 redone += len(extra)
-                unexplained = _judge_duplicates(life, effects, excused | extra, found)
-                duplicates += max(0, total - 1 - unexplained)
+                _judge_duplicates(life, effects, excused | extra, found)
+                told = _reasons(life, [key for key in effects if key in excused], extra)
+                reasons.update(told)
+                most = max(most, len(told))
         elif life.kind not in kinds:
             continue
         for move in life.moves:
@@ -151,6 +165,7 @@ def explained_duplicate(history: History, lives: Mapping[int, Life]) -> Verdict:
                         f"completed at {clock(move.at)}, but its effect never happened",
                     )
                 break
+    duplicates = reasons.total()
     return found.verdict(
         "explained-duplicate",
         happened + taken,
@@ -161,6 +176,8 @@ def explained_duplicate(history: History, lives: Mapping[int, Life]) -> Verdict:
             "effects": happened,
             "completed": completed,
             "duplicates_explained": duplicates,
+            **{f"duplicates_after_{reason}": reasons[reason] for reason in sorted(reasons)},
+            **({"duplicates_of_one_task_at_most": most} if most else {}),
             "leases_lost": taken,
             "leases_lost_for_want_of_a_processor": starved,
             **({"explained_by_failover": redone} if history.failovers else {}),
@@ -252,28 +269,44 @@ def _judge_duplicates(
     effects: Mapping[tuple[int, str], int],
     reasons: Collection[tuple[int, str]],
     found: Found,
-) -> int:
-    """Look for a reason for each effect, if there are several; return how many have none."""
-    unexplained = 0
+) -> None:
+    """Look for a reason for each effect, if there are several."""
     if sum(effects.values()) < 2:
-        return 0
+        return
     for (token, owner), times in effects.items():
         if times > 1:
-            unexplained += times - 1
             found.add(
                 life.task,
                 None,
                 f"one attempt, {owner} with token {token}, had its effect {times} times",
             )
         if (token, owner) not in reasons:
-            unexplained += 1
             found.add(
                 life.task,
                 None,
                 f"the effect of {owner} with token {token} is an extra one, and nothing says that"
                 " this attempt failed, was given back, was cancelled or rightly lost its lease",
             )
-    return unexplained
+
+
+def _reasons(
+    life: Life, excused: Sequence[tuple[int, str]], undone: Collection[tuple[int, str]]
+) -> list[str]:
+    """Why there was one effect more, in a word, for each explained one beyond the first.
+
+    The one that needs none is that of the attempt that still runs, or else that completed, or else
+    the last.
+    """
+    outcomes = {(ended.token, ended.owner): ended.outcome for _, ended in life.ended}
+    completed = [key for key in excused if outcomes.get(key) == "completed"]
+    row = life.last
+    running = [key for key in excused if row is not None and key == (row.token, row.owner)]
+    kept = [*excused, *undone, *completed, *running][-1:]
+    return [
+        "failover" if key in undone else _REASONS.get(outcomes.get(key, ""), "loss_to_a_claim")
+        for key in (*excused, *undone)
+        if key not in kept
+    ]
 
 
 def _excused(life: Life, causeless: Collection[tuple[int, str]]) -> set[tuple[int, str]]:

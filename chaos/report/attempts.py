@@ -27,11 +27,11 @@ class Attempt(NamedTuple):
     """One lease of one task. Times are microseconds since the epoch.
 
     due: since when the task waited. until: the lease's expiry as last renewed. over: when a commit
-    ended the lease, by the database's clock; committed: when that commit was, by the server's;
-    both None if none did. started, left: when the handler was entered and left, None where no
-    journal tells. stopped: when the worker's process was killed or ended in the middle of it.
-    headroom: how close the lease came to running out before it was renewed or ended by its holder.
-    seq: the commit that gave it.
+    ended the lease, by the database's clock; committed: when that commit was, by the server's; both
+    None if none did. started, left: when the handler was entered and left, None where no journal
+    tells. effect: when it had its effect outside the database, if it had one. stopped: when the
+    worker's process was killed or ended in the middle of it. headroom: how close the lease came to
+    running out before it was renewed or ended by its holder. seq: the commit that gave it.
     """
 
     task: int
@@ -54,6 +54,7 @@ class Attempt(NamedTuple):
     headroom: int | None = None
     started: int | None = None
     left: int | None = None
+    effect: int | None = None
     stopped: int | None = None
 
     @property
@@ -191,11 +192,14 @@ def _undone(history: History, known: set[tuple[int, int, str]]) -> Iterator[Atte
 def _with_notes(found: list[Attempt], history: History) -> list[Attempt]:
     started: dict[tuple[int, int, str], int] = {}
     left: dict[tuple[int, int, str], int] = {}
+    effects: dict[tuple[int, int, str], int] = {}
     for note in history.notes:
         if note.what == "started":
             started.setdefault((note.task, note.token, plain(note.owner)), note.at)
         elif note.what == "finished":
             left[note.task, note.token, plain(note.owner)] = note.at
+        elif note.what == "effect":
+            effects.setdefault((note.task, note.token, plain(note.owner)), note.at)
     stops: defaultdict[str, list[int]] = defaultdict(list)
     for fault in sorted(history.faults, key=lambda fault: fault.at):
         if fault.action == "death" or (fault.action == "inject" and fault.name == "kill"):
@@ -210,7 +214,8 @@ def _with_notes(found: list[Attempt], history: History) -> list[Attempt]:
             times = stops[one.worker]
             index = bisect_left(times, begun)
             stopped = times[index] if index < len(times) else None
-        told.append(one._replace(started=begun, left=end, stopped=stopped))
+        effect = effects.get(key)
+        told.append(one._replace(started=begun, left=end, effect=effect, stopped=stopped))
     return told
 
 

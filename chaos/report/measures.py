@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import NamedTuple
 
 from chaos.history.events import Phases
@@ -68,7 +69,7 @@ def bins(attempts: Sequence[Attempt], phases: Phases) -> tuple[int, list[Bin]]:
 
 
 def distributions(attempts: Sequence[Attempt]) -> list[Distribution]:
-    """Reclaim delay, lease headroom, zombie window."""
+    """Reclaim delay, lease headroom, zombie window, repeated effect."""
     delays = [
         one.committed - one.until
         for one in attempts
@@ -76,6 +77,10 @@ def distributions(attempts: Sequence[Attempt]) -> list[Distribution]:
     ]
     headroom = [one.headroom for one in attempts if one.headroom is not None]
     zombies = [one.zombie[1] - one.zombie[0] for one in attempts if one.zombie is not None]
+    effects = sorted((one.task, one.effect) for one in attempts if one.effect is not None)
+    again = [
+        second - first for (task, first), (other, second) in pairwise(effects) if task == other
+    ]
     return [
         Distribution(
             "reclaim delay", "from a lease's expiry until it was taken back", _ranked(delays)
@@ -90,6 +95,11 @@ def distributions(attempts: Sequence[Attempt]) -> list[Distribution]:
             "zombie window",
             "for how long a handler ran on after its lease was over, alone or beside another",
             _ranked(zombies),
+        ),
+        Distribution(
+            "repeated effect",
+            "how long after an effect outside the database another attempt had it again",
+            _ranked(again),
         ),
     ]
 

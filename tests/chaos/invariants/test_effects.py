@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from chaos.history.events import Effect, Note
+from chaos.invariants.verdict import Verdict
 from tests.chaos.invariants.build import (
     Story,
     assert_fails,
@@ -105,14 +106,31 @@ def test_a_history_without_effects_shows_nothing() -> None:
 # explained-duplicate
 
 
+def duplicates(verdict: Verdict) -> dict[str, float]:
+    """What the evidence says of duplicates."""
+    prefix = "duplicates_"
+    facts = verdict.evidence.items()
+    return {name.removeprefix(prefix): n for name, n in facts if name.startswith(prefix)}
+
+
 def test_one_effect_of_a_completed_task_needs_no_explanation() -> None:
     story = Story().enqueue(1, kind="mail").claim(1, at=1).note("effect", 1, 2).complete(1, at=3)
     verdict = assert_passes("explained-duplicate", story.history(), judged=1)
     assert verdict.evidence["duplicates_explained"] == 0
 
 
-@pytest.mark.parametrize("how", ["fail", "snooze", "reclaim", "zombie"])
-def test_an_extra_effect_of_an_attempt_that_did_not_complete_is_explained(how: str) -> None:
+@pytest.mark.parametrize(
+    ("how", "reason"),
+    [
+        ("fail", "failure"),
+        ("snooze", "snooze"),
+        ("reclaim", "reclaim"),
+        ("zombie", "reclaim"),
+    ],
+)
+def test_an_extra_effect_of_an_attempt_that_did_not_complete_is_explained(
+    how: str, reason: str
+) -> None:
     story = Story().enqueue(1, kind="mail").claim(1, at=1).note("effect", 1, 2)
     if how == "fail":
         story.fail(1, at=3)
@@ -125,7 +143,25 @@ def test_an_extra_effect_of_an_attempt_that_did_not_complete_is_explained(how: s
         story.notes[0] = story.notes[0]._replace(at=story.notes[1].at + 1)
     verdict = assert_passes("explained-duplicate", story.history())
     assert verdict.judged == 2 + verdict.evidence["leases_lost"]
-    assert verdict.evidence["duplicates_explained"] == 1
+    assert duplicates(verdict) == {"explained": 1, f"after_{reason}": 1, "of_one_task_at_most": 1}
+
+
+def test_explained_duplicates_are_told_by_their_reasons_and_by_task() -> None:
+    story = Story().enqueue(1, kind="mail").claim(1, at=1).note("effect", 1, 2).fail(1, at=3)
+    story.claim(1, at=4).note("effect", 1, 5).complete(1, at=6).requeue(1, at=7)
+    story.claim(1, at=8).note("effect", 1, 9).release(1, at=10)
+    story.claim(1, at=11).note("effect", 1, 12)  # and still runs
+    story.enqueue(2, kind="mail").claim(2, at=1).note("effect", 2, 2).stall(2)
+    story.claim(2, by="w2", at=7).note("effect", 2, 8).complete(2, at=9)
+    verdict = assert_passes("explained-duplicate", story.history())
+    assert duplicates(verdict) == {
+        "explained": 4,
+        "after_failure": 1,
+        "after_loss_to_a_claim": 1,
+        "after_release": 1,
+        "after_requeue": 1,
+        "of_one_task_at_most": 3,
+    }
 
 
 def test_the_same_token_twice_is_never_explained() -> None:

@@ -135,10 +135,21 @@ def test_measures_count_what_happened_when_and_by_whom() -> None:
     assert width * len(stretches) >= history.phases.ended - history.phases.began
     assert sum(one.claims for one in stretches) == 2
     assert sum(one.completions for one in stretches) == 0  # neither attempt is the one completed
-    delay, headroom, zombie = distributions(found)
+    delay, headroom, zombie, again = distributions(found)
     assert delay.values == (500_000,)
     assert headroom.values == ()
     assert zombie.values == (2_200_000,)
+    assert again.values == ()
     told = {one.worker: one for one in doings(found, ["w1", "w2", "w3"])}
     assert (told["w1"].outcomes["reclaimed"], told["w1"].zombies, told["w1"].processes) == (1, 1, 1)
     assert (told["w2"].outcomes["taken"], told["w3"].processes) == (1, 0)
+
+
+def test_a_repeated_effect_is_measured_from_the_one_before() -> None:
+    story = Story().enqueue(1, 2).claim(1, at=1).note("effect", 1, 2).reclaim(1, at=6)
+    story.claim(1, by="w2", at=7).note("effect", 1, 8).fail(1, at=9)
+    story.claim(1, at=10).note("effect", 1, 11.5).complete(1, at=12)
+    story.claim(2, at=2).note("effect", 2, 3).complete(2, at=4)
+    *_, again = distributions(of(story.history()))
+    assert again.name == "repeated effect"
+    assert again.values == (3_500_000, 6_000_000)
