@@ -156,7 +156,7 @@ def list_command(
 ) -> None:
     """Tell what each scenario proves: what is modelled, what must hold and what must bite.
 
-    Its rows are those of docs/how-queues-break.md.
+    Its failure modes are those of docs/how-queues-break.md.
     """
     try:
         loaded = [load_scenario(file) for file in _files(scenarios)]
@@ -165,8 +165,8 @@ def list_command(
     out = results()
     for scenario in loaded:
         out.print(f"[bold]{scenario.name}[/]  {scenario.about}", highlight=False)
-        if scenario.rows:
-            out.print(f"  rows   {', '.join(map(str, scenario.rows))}")
+        if scenario.failure_modes:
+            out.print(f"  stands for failure modes {', '.join(map(str, scenario.failure_modes))}")
         out.print(f"  holds  {', '.join(n for n in INVARIANTS if n in scenario.invariants)}")
         out.print(f"  bites  {', '.join(scenario.must_bite)}\n")
 

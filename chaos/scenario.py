@@ -150,7 +150,7 @@ class Bounds(_Strict):
 class Scenario(_Strict):
     """One scenario file.
 
-    rows: which kinds of fault it stands for, as numbered in docs/how-queues-break.md; a scenario
+    failure_modes: those it stands for, as numbered in docs/how-queues-break.md; a scenario
     for another queue may have none. short: the share of its length at which it still shows what it
     is about. limits: how many tasks of a kind, which is a behaviour, may run at once. caps: how
     many tasks a source may have outstanding. schedules: what recurs, by name. standby: what sort of
@@ -160,7 +160,7 @@ class Scenario(_Strict):
 
     name: str = Field(pattern=NAME)
     about: str = Field(min_length=1)
-    rows: tuple[Annotated[int, Field(ge=1)], ...] = ()
+    failure_modes: tuple[Annotated[int, Field(ge=1)], ...] = ()
     seed: int = Field(default=1, ge=0)
     short: float = Field(default=1.0, gt=0, le=1)
     load_seconds: float = Field(gt=0, le=86_400)

@@ -319,9 +319,9 @@ def _statements(profiles: list[profile.Profile], tasks: int) -> Table:
 def targets_command(
     paths: Annotated[list[Path], typer.Argument(metavar="RESULT.json...")],
 ) -> None:
-    """What is to be reached, what these results say of it, and which results are missing.
+    """Targets, what these results say of them, and which results are missing.
 
-    Ends with 1 if something is not reached, otherwise with 3 if something is missing.
+    Ends with 1 if a target is missed, otherwise with 3 if a result is missing.
     """
     try:
         loaded = [load(path) for path in paths]
@@ -347,9 +347,9 @@ def _targets(found: list[targets.Row]) -> Table:
     rows = Table(box=None, padding=(0, 1), header_style="bold")
     for heading in ("figure", "as a multiple of", "must be", "measured", "verdict"):
         rows.add_column(heading)
-    styles = {targets.HELD: "green", targets.NOT_HELD: "red", targets.MISSING: "dim"}
+    styles = {targets.HELD: "green", targets.NOT_HELD: "red"}
     for row in found:
-        rows.add_row(*row, style=styles[row.verdict])
+        rows.add_row(*row, style=styles.get(row.verdict, "dim"))
     return rows
 
 

@@ -35,7 +35,7 @@ from chaos.history.journal import Journal
 from chaos.history.watched import Watched
 from chaos.mutants import Change, planted
 from chaos.systems import rows
-from chaos.systems.moments import Stays
+from chaos.systems.moments import Failpoints
 from chaos.systems.replies import LostReplies
 from chaos.systems.system import FEATURES, Operation, Order, RefusedError, WorkerSettings
 from chaos.workload import Behaviour, Job, digest, perform
@@ -295,7 +295,7 @@ class Leaseproof:
 
             worker = _Worker(
                 LostReplies(journals, name, journal),
-                Stays(journals, name, journal),
+                Failpoints(journals, name, journal),
                 registry,
                 dsn,
                 name=name,
@@ -313,13 +313,15 @@ class Leaseproof:
 class _Worker(Worker):
     """A worker whose sessions can be made to lose replies, and which can be caught in a write."""
 
-    def __init__(self, replies: LostReplies, stays: Stays, *arguments: Any, **options: Any) -> None:
+    def __init__(
+        self, replies: LostReplies, failpoints: Failpoints, *arguments: Any, **options: Any
+    ) -> None:
         super().__init__(*arguments, **options)
         self._replies = replies
-        self._stays = stays
+        self._failpoints = failpoints
 
     def _connect(self) -> WorkerConnection:
-        return self._stays.on(self._replies.on(super()._connect()))
+        return self._failpoints.on(self._replies.on(super()._connect()))
 
     def _connect_handlers(self) -> HandlerConnection:
         return self._replies.on(super()._connect_handlers())

@@ -33,7 +33,7 @@ HERE, HELD = ".here", ".held"
 Moment = Literal["in-renewal", "in-reclaim"]
 MOMENTS: tuple[Moment, ...] = get_args(Moment)
 
-OFFERED = 0.3  # seconds, short enough for the shortest lease
+OFFERED = 0.3  # seconds for which a worker waits to be taken up; the shortest lease is longer
 HELD_AT_MOST = 5.0  # seconds
 LOOK_EVERY = 0.005  # seconds
 
@@ -42,8 +42,8 @@ _STATEMENTS: dict[str, Moment] = {"renew": "in-renewal", "reclaim": "in-reclaim"
 C = TypeVar("C", bound=WorkerConnection)
 
 
-class Stays:
-    """The worker's side."""
+class Failpoints:
+    """Those of one worker, which stays after a committed renewal or reclaim if the harness asks."""
 
     def __init__(self, journals: Path, name: str, journal: Journal) -> None:
         self._directory = journals.parent / DIRECTORY
@@ -82,7 +82,7 @@ class Stays:
 
 
 def _moment(query: object) -> Moment | None:
-    """In which moment a worker is whose statement was this."""
+    """The one that follows this statement, if any."""
     for name, moment in _STATEMENTS.items():
         if query == statement(name):
             return moment

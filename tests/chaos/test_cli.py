@@ -142,8 +142,9 @@ def test_the_list_tells_what_each_scenario_models_holds_and_must_bite() -> None:
     assert result.exit_code == 0
     for path in Path("scenarios").glob("*.yaml"):
         scenario = load_scenario(path)
-        rows = ", ".join(map(str, scenario.rows))
-        assert f"{scenario.name} {scenario.about} rows {rows} holds" in told
+        modes = ", ".join(map(str, scenario.failure_modes))
+        stands = f"stands for failure modes {modes}"
+        assert f"{scenario.name} {scenario.about} {stands} holds" in told
         assert f"bites {', '.join(scenario.must_bite)}" in told
 
 

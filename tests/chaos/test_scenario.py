@@ -50,15 +50,15 @@ def test_scenarios_and_the_documented_kinds_of_fault_name_each_other() -> None:
         for row, cells in kinds_of_fault().items()
         for name in re.findall(r"`([^`]+)`", cells[3])
     }
-    assert {(row, one.name) for one in loaded for row in one.rows} == documented
-    assert [one.name for one in loaded if not one.rows] == []
+    assert {(row, one.name) for one in loaded for row in one.failure_modes} == documented
+    assert [one.name for one in loaded if not one.failure_modes] == []
 
 
 @pytest.mark.parametrize(
     ("change", "line", "field"),
     [
         (("count: 10}", "count: ten}"), 8, "tasks.1.count"),
-        (("workers:", "rows: [3, 0]\nworkers:"), 4, "rows.2"),
+        (("workers:", "failure_modes: [3, 0]\nworkers:"), 4, "failure_modes.2"),
         (("behaviour: quick", "behaviour: quikc"), 8, "tasks.1.behaviour"),
         (("  lease: 1", "  lease: -1"), 6, "workers.lease"),
         (("  lease: 1", "  leese: 1"), 6, "workers.leese"),

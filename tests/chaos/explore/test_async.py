@@ -27,6 +27,7 @@ from chaos.explore.schedule import parse
 from chaos.explore.stage import Stage
 from tests.chaos.explore import bodies
 from tests.chaos.explore.traces import all_traces
+from tests.looping import run_async
 
 WRONG = (LOST_UPDATE, LOST_UPDATE_ASYNC)
 CORRECTED = (LOST_UPDATE_CORRECTED, LOST_UPDATE_ASYNC_CORRECTED)
@@ -267,4 +268,4 @@ def test_async_code_can_explore_too(empty_dsn: str) -> None:
     async def main() -> Trace:
         return replay(LOST_UPDATE_ASYNC, "a b b b a a", empty_dsn)
 
-    assert asyncio.run(main()).violation is not None
+    assert run_async(main()).violation is not None
