@@ -32,5 +32,4 @@ def test_a_connection_that_nobody_closes_is_told_with_the_lines_that_opened_it(
 ) -> None:
     with pytest.warns(ResourceWarning) as caught:
         opens(empty_dsn)
-    [warning] = caught
-    assert line in str(warning.message)
+    assert any(line in str(warning.message) for warning in caught)

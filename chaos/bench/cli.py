@@ -334,6 +334,8 @@ def targets_command(
         load_before = result.machine.get("load_before", "unknown")
         repeats = max(one.repeat for one in result.measurements)
         out.print(f"{path}: {result.began}, {repeats} repeats, load {load_before} before it")
+        for note in result.notes:
+            out.print(f"  note: {note}", style="yellow", markup=False)
     for command in targets.missing(loaded):
         out.print(f"missing: {command}", style="yellow", markup=False)
     verdicts = {row.verdict for row in found}
@@ -423,6 +425,7 @@ def _measure(run: Callable[[Tell], Result], as_json_: bool, out: Path | None) ->
     """Run a bench with a live line of progress, then keep and show what it found."""
     with _ended_well():
         page = _page()  # or minutes would be measured for nothing
+        (out or Path("reports")).mkdir(parents=True, exist_ok=True)
         with _bar() as tell:
             result = run(tell)
         _show(result, page, as_json_, out)

@@ -144,6 +144,7 @@ def measure(
                 horizon.enter_context(held_horizon(dsn))
             if dead:
                 finish(connection, plan.past)
+                connection.execute("analyze")  # what is measured is dead rows, not old statistics
             crew.assemble()
             connection.execute("checkpoint")
             crew.begin()
@@ -190,10 +191,9 @@ def sentences(medians: Mapping[Key, float], unit: str) -> Iterator[str]:
     rates = by_way(medians)
     for way, windows in rates.items():
         first, last = windows[min(windows)], windows[max(windows)]
-        said = (
-            f"{way}: {first:,.0f} {unit} in the first window, {last:,.0f} in the last:"
-            f" {last / first:.2f} of it"
-        )
+        said = f"{way}: {first:,.0f} {unit} in the first window, {last:,.0f} in the last"
+        if first:
+            said += f": {last / first:.2f} of it"
         if way != FREE and FREE in rates:
             share = mean(windows.values()) / mean(rates[FREE].values())
             said += f"; in all {share:.2f} of the drain that is {FREE}"

@@ -206,8 +206,8 @@ def _claim_cost(setting: str, pending: int) -> Callable[[Result], Found | Lackin
 
 
 def _decay(result: Result) -> Found | Lacking:
-    rates = sustained.by_way(_medians(result, "tasks_per_s"))[sustained.FREE]
-    if max(rates) < SUSTAINED_SECONDS:
+    rates = sustained.by_way(_medians(result, "tasks_per_s")).get(sustained.FREE, {})
+    if max(rates, default=0) < SUSTAINED_SECONDS:
         return Lacking(f"it has no {SUSTAINED_SECONDS} s")
     first, last = rates[min(rates)], rates[max(rates)]
     return Found(last / first, f"{first:,.0f} tasks/s at first")
@@ -216,7 +216,7 @@ def _decay(result: Result) -> Found | Lacking:
 def _under_horizon(result: Result) -> Found | Lacking:
     rates = sustained.by_way(_medians(result, "tasks_per_s"))
     way = sustained.dead_before(MILLION)
-    if way not in rates or max(rates[way]) < SUSTAINED_SECONDS:
+    if not {way, sustained.FREE} <= rates.keys() or max(rates[way]) < SUSTAINED_SECONDS:
         return Lacking(f"it has no {way} of {SUSTAINED_SECONDS} s")
     own = mean(rates[way].values())
     return Found(own / mean(rates[sustained.FREE].values()), f"{own:,.0f} tasks/s")

@@ -24,6 +24,8 @@ from chaos.explore.program import Actor, Ending
 
 T = TypeVar("T")
 
+ENDS_WITHIN = 10.0  # seconds, for a thread whose connections are cut
+
 
 class ActorThread:
     """Runs an actor's function; `wake` becomes readable when it has ended."""
@@ -49,9 +51,10 @@ class ActorThread:
     def close(self) -> None:
         """End the thread; the sockets of its connections must have been cut before."""
         self._jobs.put(False)
-        self._thread.join()
-        self.wake.close()
-        self._bell.close()
+        self._thread.join(ENDS_WITHIN)
+        if not self._thread.is_alive():  # else it waits for something besides the database
+            self.wake.close()
+            self._bell.close()
 
     def _work(self) -> None:
         while self._jobs.get():
@@ -66,6 +69,8 @@ class ActorThread:
             connection = self._connected()
             try:
                 returned = self._result(self._body(connection))
+                if inspect.isgenerator(returned) or inspect.isasyncgen(returned):
+                    raise TypeError("an actor is a function: of a generator nothing was run")
             finally:
                 # What a process leaves open is rolled back when it ends. A step like any other.
                 if connection.info.transaction_status in (

@@ -116,6 +116,15 @@ class Stage:
 
     def __enter__(self) -> Self:
         self.admin = _connect_admin(self._dsn)
+        try:
+            self._set()
+        except BaseException:
+            self._close()
+            raise
+        return self
+
+    def _set(self) -> None:
+        """Put the program and its actors on it."""
         row = self.admin.execute(
             "select to_regprocedure('pg_isolation_test_session_is_blocked(integer, integer[])')"
             " is not null"
@@ -135,7 +144,6 @@ class Stage:
             self._actors[name] = actor
             self._watch(listener, partial(self._accept, actor))
             self._watch(thread.wake, partial(self._ended, actor))
-        return self
 
     def __exit__(
         self,
@@ -145,15 +153,19 @@ class Stage:
     ) -> None:
         try:
             self.abandon()
-        finally:  # sockets first: a thread ends when it sees them closed
-            for session in self._orphans:
+        finally:
+            self._close()
+
+    def _close(self) -> None:
+        # Sockets first: a thread ends when it sees them closed.
+        for session in self._orphans:
+            session.close()
+        for actor in self._actors.values():
+            for session in actor.sessions:
                 session.close()
-            for actor in self._actors.values():
-                for session in actor.sessions:
-                    session.close()
-                actor.listener.close()
-                actor.thread.close()
-            self.admin.close()
+            actor.listener.close()
+            actor.thread.close()
+        self.admin.close()
 
     # What a search asks.
 

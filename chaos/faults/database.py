@@ -213,7 +213,7 @@ class ExhaustConnections(DatabaseFault):
 
     def bite(self, injection: Injection, history: History) -> str | None:
         """Workers were refused."""
-        return f"workers were refused {injection.seen} times" if injection.seen else None
+        return "workers were refused a session" if injection.seen else None
 
     def missed(self, injection: Injection, history: History) -> bool:
         """Nobody needed a new session meanwhile."""

@@ -11,9 +11,9 @@ import random
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import ClassVar, Literal, NamedTuple
+from typing import ClassVar, Literal, NamedTuple, Self
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from chaos.cluster.server import Server
 from chaos.cluster.standby import Standby
@@ -29,9 +29,9 @@ from chaos.systems.moments import MOMENTS, OFFERED
 SERVER = "server"  # the target of a fault that is not aimed at one worker
 
 # Which workers a fault may strike: those that hold a lease, those that hold one on a task's last
-# attempt, those whose handler is in a transaction, those that hold one and have renewed, or taken
-# back, leases and not heard of it yet, those that hold more leases than they have slots (so have
-# claimed what they did not start), or all.
+# attempt, those whose handler is in a transaction, those that hold one and have committed a
+# renewal, or a reclaim, and not acted on its reply yet, those that hold more leases than they have
+# slots (so have claimed what they did not start), or all.
 Aim = Literal[
     "lease", "last-attempt", "in-transaction", "in-renewal", "in-reclaim", "unstarted", "anyone"
 ]
@@ -163,9 +163,20 @@ class Fault(BaseModel, ABC):
 
 
 class WorkerFault(Fault):
-    """A fault of one worker, or of its network. `aim` says which workers it may strike."""
+    """A fault of one worker, or of its network. `aim` says which workers it may strike.
 
+    in_the_middle: whether it does something to a process that stays in the middle of a write. What
+    is done to the network there comes too late, and what is asked of the process waits.
+    """
+
+    in_the_middle: ClassVar[bool] = False
     aim: Aim = "lease"
+
+    @model_validator(mode="after")
+    def _can_be_aimed_so(self) -> Self:
+        if self.aim in MOMENTS and not self.in_the_middle:
+            raise ValueError(f"only kill, pause and freeze can be aimed {self.aim}")
+        return self
 
     def inject(self, arena: Arena) -> Strike | None:
         """Strike a worker that fits the aim."""
@@ -199,10 +210,11 @@ class WorkerFault(Fault):
     def was_there(self, injection: Injection, history: History) -> bool:
         """Whether the target says that it was in the renewal or reclaim in which it was aimed at,
         if that was the aim."""
+        earlier = OFFERED * 1e6 + history.phases.lag
         return self.aim not in MOMENTS or any(
             note.what == self.aim
             and note.worker == injection.target
-            and injection.began - OFFERED * 1e6 <= note.at <= injection.placed
+            and injection.began - earlier <= note.at <= injection.placed
             for note in history.notes
         )
 

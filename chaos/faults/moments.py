@@ -25,8 +25,10 @@ def catch(run: Path, moment: Moment, names: Iterable[str], draw: Random) -> str 
             _in(asked[name], HERE).rename(_in(asked[name], HELD))
         except FileNotFoundError:
             continue  # it could wait no longer
-        for file in directory.glob(f"*.{moment}"):
-            file.unlink(missing_ok=True)  # nobody else need wait, nor whoever is dead by now
+        # Nobody else need stay, nor whoever is dead by now.
+        for state in ("", HERE):
+            for file in directory.glob(f"*.{moment}{state}"):
+                file.unlink(missing_ok=True)
         return name
     for name, file in asked.items():
         if name not in there:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import ClassVar, Literal
 
+import psycopg
 from pydantic import Field
 
 from chaos.faults.fault import (
@@ -27,6 +28,7 @@ class Kill(WorkerFault):
     It bit if a lease that the dead process held had to be taken back from it.
     """
 
+    in_the_middle: ClassVar[bool] = True
     kind: Literal["kill"]
     lasts: Literal[0] = 0
 
@@ -128,18 +130,21 @@ class Pause(WorkerFault):
     """
 
     outlasts_lease: ClassVar[bool] = True
+    in_the_middle: ClassVar[bool] = True
     kind: Literal["pause"]
     lasts: float = Field(gt=0, le=3600)
     terminated: bool = False
 
     def strike(self, arena: Arena, seat: Seat) -> Callable[[], int]:
         """Stop the process; continue it to heal."""
+        paused = seat.name
         arena.fleet.pause(seat)
 
         def heal() -> int:
-            if self.terminated:
-                arena.fleet.terminate(seat)
-            arena.fleet.resume(seat)
+            if seat.name == paused:  # and not another, since that one was killed by somebody
+                if self.terminated:
+                    arena.fleet.terminate(seat)
+                arena.fleet.resume(seat)
             return 0
 
         return heal
@@ -166,6 +171,7 @@ class Freeze(WorkerFault):
     It bit if a lease had to be taken back from it.
     """
 
+    in_the_middle: ClassVar[bool] = True
     kind: Literal["freeze"]
     lasts: Literal[0] = 0
     aim: Aim = "in-transaction"
@@ -177,9 +183,15 @@ class Freeze(WorkerFault):
             return None
         arena.fleet.pause(seat)
         arena.let_go(seat.name)
-        if self.aim == "in-transaction" and seat.name not in arena.system.in_transaction(arena.dsn):
-            arena.fleet.resume(seat)  # it was quicker than we
-            return None
+        if self.aim == "in-transaction":
+            try:
+                there = arena.system.in_transaction(arena.dsn)
+            except psycopg.Error:
+                arena.fleet.resume(seat)
+                raise
+            if seat.name not in there:
+                arena.fleet.resume(seat)  # it was quicker than we
+                return None
         target = seat.name
         return Strike(target, seat.number, self.strike(arena, seat))
 

@@ -295,7 +295,7 @@ class Leaseproof:
 
             worker = _Worker(
                 LostReplies(journals, name, journal),
-                Failpoints(journals, name, journal),
+                Failpoints(journals, name, journal, settings.lease),
                 registry,
                 dsn,
                 name=name,

@@ -8,7 +8,9 @@ stopped there is like one that was struck while the reply was under way.
 Files go from one to the other by being renamed, so each step is one's own or has not happened:
 
 1. The harness asks: it makes `<worker>.<moment>`.
-2. The worker comes by, takes that for `<worker>.<moment>.here`, and stays for OFFERED seconds.
+2. The worker comes by, takes that for `<worker>.<moment>.here`, and stays for OFFERED seconds, or a
+   fifth of a lease if that is less: it renews after a third, and nobody would excuse a lease that
+   it lost by waiting here. Nor does it stay twice within one lease.
 3. The harness takes that for `<worker>.<moment>.held`: the worker stays until it is let go.
 4. The harness strikes, and lets it go: it removes the file.
 
@@ -27,13 +29,13 @@ from scheduler.statements import statement
 from scheduler.wire import WorkerConnection
 
 DIRECTORY = "moments"  # beside the journals
-HERE, HELD = ".here", ".held"
+COMING, HERE, HELD = ".coming", ".here", ".held"
 
 # After a renewal, or after a reclaim that took leases back.
 Moment = Literal["in-renewal", "in-reclaim"]
 MOMENTS: tuple[Moment, ...] = get_args(Moment)
 
-OFFERED = 0.3  # seconds for which a worker waits to be taken up; the shortest lease is longer
+OFFERED = 0.3  # seconds for which a worker waits to be taken up, at most
 HELD_AT_MOST = 5.0  # seconds
 LOOK_EVERY = 0.005  # seconds
 
@@ -45,10 +47,12 @@ C = TypeVar("C", bound=WorkerConnection)
 class Failpoints:
     """Those of one worker, which stays after a committed renewal or reclaim if the harness asks."""
 
-    def __init__(self, journals: Path, name: str, journal: Journal) -> None:
+    def __init__(self, journals: Path, name: str, journal: Journal, lease: float) -> None:
         self._directory = journals.parent / DIRECTORY
         self._name = name
         self._journal = journal
+        self._lease = lease
+        self._stayed = -lease  # when it last stayed, on the monotonic clock
 
     def on(self, connection: C) -> C:
         """The connection, after whose renewals and reclaims the worker can be struck."""
@@ -68,13 +72,17 @@ class Failpoints:
 
     def _stay(self, moment: Moment) -> None:
         asked = self._directory / f"{self._name}.{moment}"
-        here, held = (asked.with_name(asked.name + state) for state in (HERE, HELD))
+        coming, here, held = (asked.with_name(asked.name + to) for to in (COMING, HERE, HELD))
+        if time.monotonic() < self._stayed + self._lease:
+            return
         try:
-            asked.rename(here)
+            asked.rename(coming)
         except FileNotFoundError:
             return
-        self._journal.note(moment, 0, 0, "")
-        _while_there(here, OFFERED)
+        self._stayed = time.monotonic()
+        self._journal.note(moment, 0, 0, "")  # before it can be struck
+        coming.rename(here)
+        _while_there(here, min(OFFERED, self._lease / 5))
         try:
             here.unlink()
         except FileNotFoundError:

@@ -68,6 +68,7 @@ def test_scenarios_and_the_documented_kinds_of_fault_name_each_other() -> None:
         (("progress: 5", "progress: 0"), 12, "bounds.progress"),
         (("load_seconds: 4\n", ""), 1, "load_seconds"),
         (("kind: kill, count: 3", "kind: pause, count: 3, lasts: 0.5"), 1, "scenario"),
+        (("kind: kill, count: 3", "kind: terminate, count: 3, aim: in-reclaim"), 10, "faults.1"),
         (("count: 10}", "count: 10, keys: 0}"), 8, "tasks.1.keys"),
         (("count: 10}", "count: 10, keys: 2, until: never}"), 8, "tasks.1.until"),
         (("count: 10}", "count: 10, keys: 2, until: 0.5}"), 8, "tasks.1.until"),

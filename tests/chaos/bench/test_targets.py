@@ -129,6 +129,11 @@ def test_a_claim_is_beside_that_from_a_short_queue(cost: float, verdict: str) ->
     assert verdicts(result("growth", few, "claim_p50")) == {}
 
 
+def test_a_sustained_drain_without_its_windows_is_missing() -> None:
+    assert verdicts(result("sustained", {})) == {}
+    assert verdicts(result("sustained", {ours(DEAD, 10, 60): 5.0})) == {}
+
+
 @pytest.mark.parametrize(("last", "dead", "verdict"), [(95.0, 48.75, HELD), (94.0, 48.0, NOT_HELD)])
 def test_a_drain_neither_decays_nor_is_halved(last: float, dead: float, verdict: str) -> None:
     def cells(seconds: int) -> dict[Key, float]:

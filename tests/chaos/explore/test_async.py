@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 from asyncio import AbstractEventLoop
+from collections.abc import AsyncIterator, Iterator
 from dataclasses import replace
 from functools import partial
+from typing import cast
 
 import psycopg
 import pytest
@@ -256,6 +258,24 @@ def test_a_task_that_an_actor_leaves_running_fails_the_schedule_and_is_cancelled
     says = "it left 1 of its tasks running: an actor does one thing at a time"
     assert trace.violation == ("actor", f"a raised RuntimeError: {says}")
     assert left[0].cancelled()
+
+
+def test_a_generator_is_no_actor_and_has_not_passed_for_having_done_nothing(
+    empty_dsn: str,
+) -> None:
+    async def looks(connection: AsyncConnection) -> AsyncIterator[int]:
+        yield 1
+
+    def plainly(connection: Connection) -> Iterator[int]:
+        yield 1
+
+    one = bodies.TWO
+    for body in (looks, plainly):
+        one = replace(one, actors={"a": cast(Actor, body)})
+        trace = replay(one, "", empty_dsn)
+        one = again(one)
+        assert trace.violation is not None
+        assert "an actor is a function" in trace.violation.sentence
 
 
 def test_a_program_may_have_actors_of_both_kinds(empty_dsn: str) -> None:

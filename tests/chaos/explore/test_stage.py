@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 from collections.abc import Iterator
@@ -235,6 +236,14 @@ def test_what_was_sent_just_before_the_connection_broke_may_have_to_wait_as_well
         assert numbers(stage) == [1, 0]
         assert [stage.follow(), *numbers(stage)] == [True, 2, 0]
         stage.finish()
+
+
+def test_a_stage_that_cannot_be_set_leaves_nothing_open(empty_dsn: str) -> None:
+    with staged(empty_dsn, a=add):
+        pass
+    with pytest.raises(psycopg.errors.DuplicateTable), staged(empty_dsn, a=add):
+        pass
+    gc.collect()  # what was left open would be told here
 
 
 def hold(connection: Connection) -> None:

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 from datetime import timedelta
+from pathlib import Path
+from random import Random
 
 import psycopg
 import pytest
 
 from chaos.cluster.postgres import Postgres
 from chaos.faults import Arena
+from chaos.faults.moments import catch, let_go
 from chaos.faults.worker import Kill, Pause
 from chaos.history.events import STARVED, Note
-from chaos.history.journal import read_journal
+from chaos.history.journal import Journal, read_journal
 from chaos.systems import Order
-from chaos.systems.moments import DIRECTORY
+from chaos.systems.moments import DIRECTORY, HELD, HERE, Failpoints
 from chaos.testing import StartFleet
 from chaos.workload import Job
 from scheduler.dispatch import claim
@@ -83,12 +86,36 @@ def test_a_worker_is_stopped_in_a_reclaim_and_hears_of_it_when_it_is_continued(
             "select outcome from scheduler.run_log where task_id = %s", [gone.task]
         ).fetchall()
     assert logged == [("reclaimed",)]
-    assert said(where)[-1].what == "in-reclaim"
+    notes = said(where)
+    assert "in-reclaim" in [note.what for note in notes]
+    assert ("reclaimed", gone.task) not in [(note.what, note.task) for note in notes]
     strike.heal()
     wait_for(
         lambda: ("reclaimed", gone.task) in [(note.what, note.task) for note in said(where)],
         "the word of the reclaim",
     )
+
+
+def test_who_is_not_caught_goes_on_at_once_and_is_not_asked_again_within_a_lease(
+    tmp_path: Path,
+) -> None:
+    journals = tmp_path / "journals"
+    journals.mkdir()
+    (tmp_path / DIRECTORY).mkdir()
+    (tmp_path / DIRECTORY / f"w2.1.in-renewal{HERE}").touch()
+    (tmp_path / DIRECTORY / "w3.1.in-renewal").touch()
+    assert catch(tmp_path, "in-renewal", ["w1.1", "w2.1", "w3.1"], Random(1)) == "w2.1"
+    (tmp_path / DIRECTORY / f"w3.1.in-renewal{HERE}").touch()
+    let_go(tmp_path, "w2.1")
+    (tmp_path / DIRECTORY / f"w2.1.in-renewal{HERE}").touch()
+    assert catch(tmp_path, "in-renewal", ["w2.1", "w3.1"], Random(1)) is not None
+    assert [file.suffix for file in (tmp_path / DIRECTORY).iterdir()] == [HELD]
+    journal = Journal(journals, "w4.1")
+    points = Failpoints(journals, "w4.1", journal, lease=600)
+    for _ in range(2):
+        (tmp_path / DIRECTORY / "w4.1.in-renewal").touch()
+        points._stay("in-renewal")
+    assert [note.what for note in read_journal(journals, "w4.1", 0)] == ["in-renewal"]
 
 
 def test_a_worker_that_nobody_comes_for_goes_on(where: Arena) -> None:
