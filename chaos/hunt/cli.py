@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import replace
 from enum import StrEnum
+from itertools import chain
 from pathlib import Path
 from typing import Annotated, NoReturn
 
 import typer
+from rich.progress import Progress
 
 from chaos.directories import new_directory
 from chaos.figures.page import publish
 from chaos.hunt import generated, matrix
+from chaos.hunt.by_tests import PytestError, are_for, hunt_by_tests
 from chaos.hunt.equivalent import EQUIVALENT
 from chaos.hunt.explorer import HUNTERS
 from chaos.hunt.found import Hunted
@@ -33,6 +36,7 @@ class Killers(StrEnum):
 
     explorer = "explorer"
     scenarios = "scenarios"
+    tests = "tests"
     all = "all"
 
 
@@ -45,7 +49,8 @@ def hunt_command(
     killers: Annotated[
         Killers,
         typer.Option(
-            help="Who hunts. all: the explorer, then scenarios for what it did not catch."
+            help="Who hunts. all: the explorer, then scenarios for what it did not catch; tests for"
+            " generated mutants that no program of the explorer runs."
         ),
     ] = Killers.all,
     of_sql: Annotated[
@@ -71,6 +76,8 @@ def hunt_command(
     """
     if of_sql and killers is Killers.scenarios:
         end("no scenario shows a generated mutant: leave --killers out", USAGE)
+    if killers is Killers.tests and not of_sql:
+        end("tests hunt generated mutants: add --generated", USAGE)
     known = generated.generated() if of_sql else MUTANTS
     if unknown := sorted(set(only or ()) - known.keys()):
         end(
@@ -79,13 +86,17 @@ def hunt_command(
             USAGE,
         )
     wanted = [mutant for name, mutant in known.items() if not only or name in only]
+    if killers in (Killers.explorer, Killers.tests):
+        wanted = [one for one in wanted if are_for(one) is (killers is Killers.tests)]
+        if not wanted:
+            end("other killers hunt what is meant: leave --killers out", USAGE)
     if part is not None:
         wanted = part.select(wanted)
     began = time.monotonic()
     try:
         hunted = [Hunted(mutant.name, mutant.stands_for, mutant.invariant) for mutant in wanted]
         if killers is not Killers.scenarios:
-            hunted = _explore(wanted, processes, minimal=not of_sql)
+            hunted = _hunt(wanted, processes, minimal=not of_sql)
         if killers is not Killers.explorer and not of_sql:
             left = [one.mutant for one in hunted if not one.kill]
             try_without_bugs(left, scenarios, reports)
@@ -96,33 +107,45 @@ def hunt_command(
         end(str(error), WRONG)
     except ScenarioError as error:
         end(str(error), USAGE)
-    except (*BREAKS, BrokenProcessPool) as error:
+    except (*BREAKS, BrokenProcessPool, PytestError) as error:
         end(f"the harness could not do its work: {error}", BROKEN)
     except KeyboardInterrupt:
         interrupted()
     _tell(hunted, time.monotonic() - began, reports, as_json)
 
 
-def _explore(wanted: Sequence[Mutant], processes: int, *, minimal: bool) -> list[Hunted]:
-    """Hunt with the explorer, in the order of `wanted`; with a line of progress."""
+def _hunt(wanted: Sequence[Mutant], processes: int, *, minimal: bool) -> list[Hunted]:
+    """Hunt with the explorer and with tests, each what is for it, in the order of `wanted`; with a
+    line of progress."""
+    tested = [one for one in wanted if are_for(one)]
+    explored = [one for one in wanted if not are_for(one)]
     found: dict[str, Hunted] = {}
-    with (
-        pool(processes, generated.find) as hunters,
-        bar() as progress,
-    ):
-        line = progress.add_task("the scheduler as it is", total=len(HUNTERS), news="")
-        baselines = []
-        for baseline in hunters.baselines():
-            baselines.append(baseline)
-            progress.update(line, advance=1, news=baseline.name)
-        progress.reset(line, description="mutants", total=len(wanted), news="")
-        for one in hunters.hunts(wanted, baselines, minimal=minimal):
+    with bar() as progress:
+        line = progress.add_task("mutants", total=len(wanted), news="")
+        for one in chain(
+            _explore(explored, processes, progress, minimal=minimal) if explored else (),
+            hunt_by_tests(tested) if tested else (),
+        ):
             one = replace(one, reason=EQUIVALENT.get(one.mutant, ""))
             found[one.mutant] = one
             progress.update(line, advance=1, news=f"{one.mutant}: {one.result}")
             if not one.held:
                 progress.console.print(f"{one.result}: {one.mutant}", markup=False, highlight=False)
     return [found[mutant.name] for mutant in wanted]
+
+
+def _explore(
+    wanted: Sequence[Mutant], processes: int, progress: Progress, *, minimal: bool
+) -> Iterator[Hunted]:
+    """Hunt with the explorer."""
+    with pool(processes, generated.find) as hunters:
+        line = progress.add_task("the scheduler as it is", total=len(HUNTERS), news="")
+        baselines = []
+        for baseline in hunters.baselines():
+            baselines.append(baseline)
+            progress.update(line, advance=1, news=baseline.name)
+        progress.remove_task(line)
+        yield from hunters.hunts(wanted, baselines, minimal=minimal)
 
 
 def _tell(hunted: Sequence[Hunted], seconds: float, reports: Path, as_json: bool) -> NoReturn:

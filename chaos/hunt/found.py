@@ -26,9 +26,10 @@ MEANS: dict[Result, str] = {
 class Kill(NamedTuple):
     """One failure that a mutant caused.
 
-    hunter: the explorer's program, the state machine or the scenario. invariant: None for what no
-    invariant names: an actor that raises, or waits for ever. sentence: what was found. seconds:
-    from when the hunt for this mutant began. replay: the command that shows the failure again.
+    hunter: the explorer's program, the state machine, the test or the scenario. invariant: None for
+    what no invariant names: an actor that raises, or waits for ever. sentence: what was found.
+    seconds: from when the hunt for this mutant began. replay: the command that shows the failure
+    again.
     schedule: of the explorer; of the state machine how many steps it took, and the last.
     """
 
@@ -51,8 +52,9 @@ class Hunted:
     """One mutant after the hunt.
 
     named: the invariant that must catch it; empty if any may. kill: by that invariant. others: what
-    else was found until then. schedules, runs, examples: of the explorer, of scenarios and of the
-    state machine, for this mutant. reason: why nothing can catch it, where that is written down.
+    else was found until then. schedules, runs, examples, tests: of the explorer, of scenarios, of
+    the state machine and of tests, for this mutant. reason: why nothing can catch it, where that is
+    written down.
     """
 
     mutant: str
@@ -64,6 +66,7 @@ class Hunted:
     seconds: float = 0.0
     runs: int = 0
     examples: int = 0
+    tests: int = 0
     reason: str = ""
     broke: str = ""
 
@@ -77,7 +80,7 @@ class Hunted:
             return "killed"
         if self.broke:
             return "broken"
-        looked = self.schedules or self.runs or self.examples
+        looked = self.schedules or self.runs or self.examples or self.tests
         if not (self.others or looked or self.reason):
             return "unmet"
         if self.others:

@@ -3,14 +3,17 @@
 A real parser reads the statements, so that no clause is missed or cut in the wrong place. Those of
 the functions in the migrations are cut out for it, with the conditions of IF.
 
-Left out: statements that change nothing and give out nothing (what people and metrics read);
-tokens, hooks and the audit's guards, which are no part of a task's life; and the functions that
-only refuse (`source_of`, `check_payload`, `check_arrays`): which arguments each of them refuses is
-for tests that call it with them.
+The explorer hunts those of the statements that give out and keep leases and of the functions, and
+tests those of the other statements (`tested`).
+
+Left out: tokens, hooks and the audit's guards among the functions, which are no part of a task's
+life; and the functions that only refuse (`source_of`, `check_payload`, `check_arrays`): which
+arguments each of them refuses is for tests that call it with them.
 """
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from functools import cache, partial
@@ -20,6 +23,7 @@ from sqlglot import exp, parse_one
 
 from chaos.hunt.bodies import Part, parts
 from chaos.hunt.functions import functions
+from chaos.hunt.tested import TESTED
 from chaos.mutants import MUTANTS, Edit, Mutant, Shown
 from scheduler.statements import SQL
 
@@ -105,7 +109,7 @@ def _numbered(of: str, edits: Iterable[tuple[str, Edit]]) -> list[Mutant]:
 
 def _variants(text: str) -> Iterator[tuple[str, str]]:
     """The statement with one clause changed, for each clause, and what was changed."""
-    tree = parse_one(text, dialect="postgres")
+    tree = parsed(text)
     for at, node in enumerate(tree.dfs()):
         for change in _changes(node):
             copy = tree.copy()
@@ -114,7 +118,7 @@ def _variants(text: str) -> Iterator[tuple[str, str]]:
 
 
 def _variants_of_part(part: Part) -> Iterator[tuple[str, str]]:
-    short = _short(parse_one(part.sql, dialect="postgres"))
+    short = _short(parsed(part.sql))
     if part.before or part.kind == "condition":
         short = short.removeprefix("SELECT ")
     if part.kind == "condition":
@@ -131,7 +135,7 @@ def generated() -> dict[str, Mutant]:
     """All of them, by name."""
     return {
         mutant.name: mutant
-        for found in (*map(mutants, CORE), *map(mutants_of_function, FUNCTIONS))
+        for found in (*map(mutants, (*CORE, *TESTED)), *map(mutants_of_function, FUNCTIONS))
         for mutant in found
     }
 
@@ -141,13 +145,30 @@ def find(name: str) -> Mutant:
     return MUTANTS.get(name) or generated()[name]
 
 
+# How large a sample is. The parser knows numbers alone there, so it is given one meanwhile.
+_SHARE = re.compile(r"system \(.*\)(?=\s+repeatable)", re.S)
+_NUMBER = "SYSTEM (0)"
+
+
+def parsed(text: str) -> exp.Expr:
+    """A statement as a tree."""
+    tree = parse_one(_SHARE.sub(_NUMBER, text), dialect="postgres")
+    if share := _SHARE.search(text):
+        tree.meta["share"] = share[0]
+    return tree
+
+
 def rendered(tree: exp.Expr) -> str:
     """A statement as PostgreSQL reads it; whether that is still the same is tested."""
-    return tree.sql(dialect="postgres", comments=False, pretty=True)
+    text = tree.sql(dialect="postgres", comments=False, pretty=True)
+    return text.replace(_NUMBER, tree.meta.get("share", _NUMBER))
 
 
 def _changes(node: exp.Expr) -> Iterator[_Change]:
-    if isinstance(node, exp.Where):
+    if isinstance(node, exp.Filter):
+        about = f"without filter {_short(node.expression.this)}"
+        yield _Change(about, lambda one: one.replace(one.this.copy()))
+    elif isinstance(node, exp.Where) and not isinstance(node.parent, exp.Filter):
         if node.arg_key != "index_predicate":  # which index is meant
             yield from _condition(node.this, "where")
     elif isinstance(node, exp.Having):
@@ -185,10 +206,15 @@ def _changes(node: exp.Expr) -> Iterator[_Change]:
         yield from _cases(node)
     elif isinstance(node, exp.Limit):
         yield _Change(f"without {_short(node)}", lambda limit: limit.pop())
-    elif isinstance(node, exp.Order):
+    elif isinstance(node, exp.Order) and node.this is not None:  # inside of an aggregate
+        yield _Change(f"without {_short(node)}", lambda order: order.replace(order.this.copy()))
+    elif isinstance(node, exp.Order) and not isinstance(node.parent, exp.WithinGroup):
         yield _Change(f"without {_short(node)}", lambda order: order.pop())
     elif isinstance(node, exp.Ordered) and isinstance(node.parent, exp.Order):
-        yield _Change(f"{_short(node)} descending", lambda one: one.set("desc", True))
+        if node.args.get("desc"):
+            yield _Change(f"{_short(node.this)} ascending", lambda one: one.set("desc", False))
+        else:
+            yield _Change(f"{_short(node)} descending", lambda one: one.set("desc", True))
     elif isinstance(node, exp.Greatest | exp.Least | exp.Coalesce) and node.expressions:
         # The first of them alone, and the last alone.
         yield _Change(f"{_short(node)} is its first", lambda one: one.replace(one.this.copy()))

@@ -57,6 +57,7 @@ def as_text(hunted: Sequence[Hunted], seconds: float) -> str:
                     "schedules": one.schedules,
                     "runs": one.runs,
                     "examples": one.examples,
+                    "tests": one.tests,
                     "seconds": round(one.seconds, 3),
                     "reason": one.reason,
                     "broke": one.broke,

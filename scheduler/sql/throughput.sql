@@ -10,17 +10,20 @@ select minute.at, coalesce(ended.completed, 0) as completed, coalesce(ended.fail
     waits.median::double precision as wait_seconds,
     waits.longest::double precision as longest_wait_seconds
 from generate_series(
-    greatest(%(after)s::timestamptz, date_bin('1 minute', scheduler.now(), 'epoch') - interval '59 minutes'),
+    greatest(
+        %(after)s::timestamptz,
+        date_bin('1 minute', scheduler.now(), 'epoch'::timestamptz) - interval '59 minutes'),
     scheduler.now(), interval '1 minute') as minute (at)
 left join (
-    select date_bin('1 minute', finished_at, 'epoch') as at,
+    select date_bin('1 minute', finished_at, 'epoch'::timestamptz) as at,
         count(*) filter (where outcome = 'completed') as completed,
         count(*) filter (where outcome = 'failed') as failed,
         count(*) filter (where outcome = 'reclaimed') as reclaimed,
         count(*) filter (where outcome in ('released', 'snoozed', 'cancelled')) as other
     from scheduler.run_log
     where finished_at >= greatest(
-        %(after)s::timestamptz, date_bin('1 minute', scheduler.now(), 'epoch') - interval '59 minutes')
+        %(after)s::timestamptz,
+        date_bin('1 minute', scheduler.now(), 'epoch'::timestamptz) - interval '59 minutes')
     group by 1
 ) as ended on ended.at = minute.at
 left join lateral (

@@ -53,6 +53,11 @@ def test_a_hunt_prints_and_keeps_the_matrix_and_ends_by_its_result(
         (["--only", "nice"], "no such mutant: nice; `chaos hunt` lists them all"),
         (["--generated", "--only", "nice"], "`chaos hunt --generated` lists them all"),
         (["--generated", "--killers", "scenarios"], "leave --killers out"),
+        (["--killers", "tests"], "add --generated"),
+        (
+            ["--generated", "--killers", "explorer", "--only", "task: without where id = %(task)s"],
+            "leave --killers out",
+        ),
     ],
 )
 def test_a_mistake_is_answered_with_the_way_out(arguments: list[str], says: str) -> None:
@@ -82,7 +87,7 @@ UNMET = Hunted("one", "a bug", "fenced")
 def test_what_the_hunt_found_weighs_more_than_that_a_hunter_broke(
     hunted: list[Hunted], code: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("chaos.hunt.cli._explore", lambda *_, **__: hunted)
+    monkeypatch.setattr("chaos.hunt.cli._hunt", lambda *_, **__: hunted)
     rest = ["--killers", "explorer", "--reports", str(tmp_path)]
     done = CliRunner().invoke(app, ["hunt", *rest])
     assert done.exit_code == code, done.output
