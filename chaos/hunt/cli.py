@@ -70,8 +70,9 @@ def hunt_command(
 ) -> None:
     """Hunt planted bugs.
 
-    Exit code 1: a bug survived, or was caught by another invariant than its own;
-    one was caught though nothing can; or the unmodified scheduler fails, too.
+    Exit code 1: a bug survived, was caught by another invariant than its own, or
+    not within a minute; one was caught though nothing can; or the unmodified
+    scheduler fails, too.
     Else exit code 4: a hunter could not do its work.
     """
     if of_sql and killers is Killers.scenarios:
@@ -130,7 +131,10 @@ def _hunt(wanted: Sequence[Mutant], processes: int, *, minimal: bool) -> list[Hu
             found[one.mutant] = one
             progress.update(line, advance=1, news=f"{one.mutant}: {one.result}")
             if not one.held:
-                progress.console.print(f"{one.result}: {one.mutant}", markup=False, highlight=False)
+                late = " late" if one.slow else ""
+                progress.console.print(
+                    f"{one.result}{late}: {one.mutant}", markup=False, highlight=False
+                )
     return [found[mutant.name] for mutant in wanted]
 
 

@@ -10,6 +10,7 @@ from chaos.mutants import MUTANTS, Mutant
 
 Result = Literal["killed", "by another", "equivalent", "survived", "stale", "broken", "unmet"]
 
+SOON = 60.0  # seconds in which a planted bug is to be caught
 # What each result says of the harness. `killed` and `equivalent` are what they should be, `unmet`
 # says nothing, and any other is an error (see `Hunted.held`).
 MEANS: dict[Result, str] = {
@@ -88,6 +89,11 @@ class Hunted:
         return "equivalent" if self.reason else "survived"
 
     @property
+    def slow(self) -> bool:
+        """Whether it was caught, and too late: nobody waits for a hunter that takes so long."""
+        return self.kill is not None and self.kill.seconds > SOON
+
+    @property
     def held(self) -> bool:
         """Whether this is as it should be; what nobody met says nothing."""
-        return self.result in ("killed", "equivalent", "unmet")
+        return self.result in ("killed", "equivalent", "unmet") and not self.slow

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from rich.markup import escape
 from rich.table import Table
 
-from chaos.hunt.found import MEANS, Hunted, Kill, Result
+from chaos.hunt.found import MEANS, SOON, Hunted, Kill, Result
 
 COLOURS: dict[Result, str] = {
     "killed": "green",
@@ -94,12 +94,15 @@ def summary(hunted: Sequence[Hunted], seconds: float) -> Iterator[str]:
     """What it comes to, and what needs a look."""
     results = Counter(one.result for one in hunted)
     counts = ", ".join(f"{results[result]} {result}" for result in MEANS if results[result])
-    yield f"{len(hunted)} mutants in {seconds:.0f} s: {counts}."
+    slower = sum(one.slow for one in hunted)
+    rest = f" Killed later than after {SOON:.0f} s: {slower}." if results["killed"] else ""
+    yield f"{len(hunted)} mutants in {seconds:.0f} s: {counts}.{rest}"
     for one in hunted:
         if not one.held:
             kill = _told(one)
             what = f": {kill.invariant or kill.hunter}: {kill.sentence}" if kill else ""
-            yield f"- {one.mutant}: {one.broke or MEANS[one.result]}{what}"
+            late = f", after {kill.seconds:.0f} s" if one.slow and kill else ""
+            yield f"- {one.mutant}: {one.broke or MEANS[one.result]}{late}{what}"
 
 
 def _told(one: Hunted) -> Kill | None:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 from concurrent.futures.process import BrokenProcessPool
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner, Result
 
 from chaos.cli import app
-from chaos.hunt.found import Hunted, Kill
+from chaos.hunt.found import SOON, Hunted, Kill
 from chaos.hunt.pool import FalseAlarmError
 from chaos.invariants.judge import INVARIANTS
 from chaos.invariants.verdict import Verdict
@@ -72,6 +73,7 @@ OTHER = Hunted("one", "a bug", "not-early", others=(KILL,), schedules=1)
 SURVIVED = Hunted("one", "a bug", "fenced", schedules=1)
 STALE = Hunted("one", "a bug", "fenced", kill=KILL, reason="nobody can tell")
 UNMET = Hunted("one", "a bug", "fenced")
+LATE = replace(KILLED, kill=KILL._replace(seconds=SOON + 1))
 
 
 @pytest.mark.parametrize(
@@ -79,6 +81,7 @@ UNMET = Hunted("one", "a bug", "fenced")
     [
         ([KILLED, UNMET], 0),
         ([KILLED, BROKE], 4),
+        ([KILLED, LATE], 1),
         ([BROKE, OTHER], 1),
         ([BROKE, SURVIVED], 1),
         ([BROKE, STALE], 1),

@@ -21,7 +21,7 @@ from chaos.hunt import machine, matrix
 from chaos.hunt.bodies import parts
 from chaos.hunt.equivalent import EQUIVALENT
 from chaos.hunt.explorer import HUNTERS, Baseline, Stages, baseline, hunt, order
-from chaos.hunt.found import Hunted, Kill
+from chaos.hunt.found import SOON, Hunted, Kill
 from chaos.hunt.functions import functions
 from chaos.hunt.generated import FUNCTIONS, generated, rendered
 from chaos.mutants import MUTANTS, Edit, Mutant, Shown, planted
@@ -189,6 +189,16 @@ def test_every_argument_is_about_a_mutant_that_there_is() -> None:
 def test_a_scenario_that_looked_and_found_nothing_is_no_excuse() -> None:
     assert Hunted("one", "a bug", "fenced", runs=1).result == "survived"
     assert Hunted("one", "a bug", "fenced").result == "unmet"
+
+
+def test_a_bug_that_is_caught_only_after_a_minute_is_told_and_is_an_error() -> None:
+    soon = Hunted("one", "a bug", "fenced", kill=Kill("life", "fenced", "wrong", SOON, "again"))
+    late = replace(soon, mutant="two", kill=Kill("life", "fenced", "wrong", SOON + 1, "again"))
+    assert (soon.result, soon.held) == ("killed", True)
+    assert (late.result, late.held) == ("killed", False)
+    first, second = matrix.summary([soon, late], 80)
+    assert first == "2 mutants in 80 s: 2 killed. Killed later than after 60 s: 1."
+    assert second.startswith("- two: caught, by its named invariant if it names one, after 61 s: ")
 
 
 def test_the_matrix_as_json_and_as_a_page_has_every_mutant() -> None:
