@@ -17,8 +17,8 @@ _TASKS = ("scheduler/test_cancel.py", "scheduler/test_claim.py", "service/test_t
 TESTED: dict[str, tuple[str, ...]] = {
     "at_limit": ("scheduler/test_limits.py", "service/test_worker_metrics.py"),
     "audit": ("service/test_refusal_audit.py",),
-    "dead_letter_ids": ("scheduler/test_cli.py",),
-    "dead_letter_summaries": ("scheduler/test_cli.py",),
+    "dead_letter_ids": ("scheduler/test_dead_letter.py",),
+    "dead_letter_summaries": ("scheduler/test_dead_letter.py",),
     "dead_letters": _LETTERS,
     "delivery_failed": _HOOKS,
     "hook_counts": (*_HOOKS, *_STATUS),

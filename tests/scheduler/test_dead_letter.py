@@ -8,7 +8,7 @@ import pytest
 from psycopg import Connection
 
 from chaos.life.clock import Clock
-from scheduler import RetryPolicy, dead_letters, discard, requeue
+from scheduler import RetryPolicy, dead_letter, dead_letters, discard, requeue
 from scheduler.finish import fail
 from tests.scheduler.working import RETRY, kind, outcomes, put, row, statuses, take, take_one, task
 
@@ -60,6 +60,22 @@ def test_dead_letters_can_be_of_one_kind(db: Connection, clock: Clock) -> None:
     ids = die(db, clock, 2, "report")
     assert [letter.id for letter in dead_letters(db, "report")] == ids
     assert list(dead_letters(db, "unheard of")) == []
+
+
+def test_ids_and_summaries_are_of_dead_tasks_alone_in_the_order_of_their_deaths(
+    db: Connection, clock: Clock
+) -> None:
+    second, third = die(db, clock, 2)
+    [first] = die(db, clock, name="mail")
+    db.execute(
+        "update scheduler.tasks set finished_at = finished_at - interval '1 s' where id = %s",
+        [first],
+    )
+    put(db, 2)
+    assert dead_letter.ids(db, None) == [first, second, third]
+    assert dead_letter.ids(db, "work") == [second, third]
+    assert [it.id for it in dead_letter.summaries(db, None, 2)] == [first, second]
+    assert [it.id for it in dead_letter.summaries(db, "work", 9)] == [second, third]
 
 
 def test_a_requeued_task_has_all_attempts_again_and_keeps_its_token(

@@ -104,7 +104,9 @@ def test_each_hook_is_told(db: Connection) -> None:
     register(db, "pager")
     register(db, "tickets")
     number = die(db)
-    assert told(db, "pager").task == told(db, "tickets").task == number
+    assert told(db, "pager").task == number
+    assert take(db, "pager") is None
+    assert told(db, "tickets").task == number
 
 
 def test_a_death_that_is_rolled_back_is_not_told_of(db: Connection, dsn: str) -> None:
@@ -265,6 +267,52 @@ def test_a_death_that_fails_does_not_hold_up_the_next(db: Connection) -> None:
     assert found.death.task == first
     failed(db, found, "away")
     assert told(db).task == second
+
+
+def test_a_failure_puts_off_no_other_delivery_that_is_under_way(
+    db: Connection, clock: Clock
+) -> None:
+    register(db, "pager")
+    first, _ = die(db), die(db)
+    one, other = take(db, "pager"), take(db, "pager")
+    assert one is not None
+    assert other is not None
+    failed(db, one, "away")
+    clock.advance(FIRST_DELAY)
+    assert told(db).task == first
+    assert take(db, "pager") is None
+
+
+def test_what_is_due_for_longest_is_told_first_and_of_one_moment_the_first_to_die(
+    db: Connection, clock: Clock
+) -> None:
+    register(db, "pager")
+    first, second, third = (die(db) for _ in range(3))
+    db.execute(
+        "update scheduler.deliveries set next_at = next_at - interval '1 s'"
+        " where id = (select max(id) from scheduler.deliveries)"
+    )
+    # The index has them in this order already, whoever asks for which.
+    db.execute("set enable_indexscan = off; set enable_bitmapscan = off")
+    assert [told(db).task for _ in range(3)] == [third, first, second]
+
+
+def test_what_is_tried_again_is_due_at_once_with_all_attempts_and_no_other_hooks(
+    db: Connection, clock: Clock
+) -> None:
+    register(db, "pager")
+    register(db, "tickets")
+    die(db)
+    db.execute(
+        "update scheduler.deliveries set given_up = true, attempts = %s,"
+        " next_at = scheduler.now() + interval '1 day'",
+        [MOST_ATTEMPTS],
+    )
+    assert retry(db, "pager") == 1
+    assert [(it.hook, it.given_up) for it in hooks(db)] == [("pager", 0), ("tickets", 1)]
+    found = take(db, "pager")
+    assert found is not None
+    assert found.attempt == 1
 
 
 # The message

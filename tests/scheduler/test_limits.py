@@ -11,7 +11,7 @@ from psycopg import Connection
 
 from chaos.life.clock import Clock
 from scheduler import Attempt, Registry, enqueue, enqueue_many
-from scheduler.dispatch import claim, declare_limits, new_owner, next_due
+from scheduler.dispatch import at_limit, claim, declare_limits, new_owner, next_due
 from scheduler.finish import complete
 from scheduler.lease import reclaim
 from tests.scheduler.working import over, running, statuses, worker
@@ -162,3 +162,27 @@ def test_a_limit_that_the_code_drops_is_dropped(limited: Connection) -> None:
 def test_a_limit_that_cannot_be_meant_is_refused(limit: int) -> None:
     with pytest.raises(ValueError, match="a limit must be from 1 to 1000000 tasks"):
         Registry().kind("work", int, limit=limit)(lambda attempt, payload: None)
+
+
+def test_a_limit_holds_up_the_kinds_that_have_tasks_due_and_no_room(
+    db: Connection, clock: Clock
+) -> None:
+    declare_limits(db, {"many": 1})
+    declare_limits(db, {"few": 1})
+    both = ["many", "few"]
+
+    def claimed() -> list[str]:
+        attempts = claim(db, new_owner("w"), KINDS, 10, 0.0, both)
+        return sorted(attempt.kind for attempt in attempts)
+
+    enqueue_many(db, few, range(2))
+    assert claimed() == ["few"]
+    enqueue(db, many, 1)
+    assert at_limit(db, both) == ["few"]  # and of `many` none runs
+    assert at_limit(db, ["many"]) == []
+    assert claimed() == ["many"]
+    assert at_limit(db, both) == ["few"]  # and of `many` none waits
+    enqueue(db, many, 1, run_at=clock.now + LEASE)
+    assert at_limit(db, both) == ["few"]  # nor is any due
+    clock.advance(LEASE)
+    assert at_limit(db, both) == ["few", "many"]

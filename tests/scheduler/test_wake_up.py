@@ -133,6 +133,27 @@ def test_a_worker_listens_again_after_its_sessions_were_ended(db: Connection, ds
         over(db, enqueue(db, work, 1))
 
 
+def test_a_due_task_that_was_locked_when_a_worker_looked_is_started_once_it_is_free(
+    db: Connection, dsn: str
+) -> None:
+    number = enqueue(db, work, 1)
+    looks: list[int] = []
+    looking = worker(
+        *(REGISTRY, dsn),
+        poll=NEVER,
+        reclaim_every=NEVER,
+        observe_claim=lambda tasks, seconds: looks.append(tasks),
+    )
+    with psycopg.connect(dsn) as other:
+        other.execute("select from scheduler.tasks where id = %s for update", [number])
+        with running(looking):
+            # The first looks come with the start; then it goes on looking by itself.
+            wait_for(lambda: len(looks) > 5, "the worker to look again")
+            assert sum(looks) == 0
+            other.rollback()
+            over(db, number)
+
+
 def test_the_next_due_time_is_the_earliest_of_what_this_worker_serves(
     db: Connection, clock: Clock
 ) -> None:
