@@ -35,6 +35,8 @@ _RIVALS = (
 )
 _FIRST = "the first of a kind is the first of one of its levels, and what is returned is a minimum"
 
+_ANY = "it is asked whether there is any; the clause lets an index find the first of a level"
+
 EQUIVALENT: dict[str, str] = {
     "claim: without LIMIT LEAST(served.room, %(limit)s)": _COST,
     "claim: LEAST(served.room, %(limit)s) is its first": _COST,
@@ -66,6 +68,8 @@ EQUIVALENT: dict[str, str] = {
     "due_schedules: without ORDER BY due.next_at, due.name": (
         "they come sorted from the page, and it is joined to one row"
     ),
+    "at_limit: without LIMIT 1": _ANY,
+    "at_limit: without priority = level.priority": _ANY,
     "enqueue(): without ORDER BY new.position": "unnest returns the payloads in their order",
     "resume_schedules(): without for update": (
         "resumptions take place one after the other; beside a pause that is not committed one does"

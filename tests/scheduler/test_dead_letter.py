@@ -62,7 +62,7 @@ def test_dead_letters_can_be_of_one_kind(db: Connection, clock: Clock) -> None:
     assert list(dead_letters(db, "unheard of")) == []
 
 
-def test_ids_and_summaries_are_of_dead_tasks_alone_in_the_order_of_their_deaths(
+def test_ids_summaries_and_pages_are_of_dead_tasks_alone_in_the_order_of_their_deaths(
     db: Connection, clock: Clock
 ) -> None:
     second, third = die(db, clock, 2)
@@ -72,10 +72,15 @@ def test_ids_and_summaries_are_of_dead_tasks_alone_in_the_order_of_their_deaths(
         [first],
     )
     put(db, 2)
+    # The index has them in this order already, whoever asks for which.
+    db.execute("set enable_indexscan = off; set enable_bitmapscan = off")
     assert dead_letter.ids(db, None) == [first, second, third]
     assert dead_letter.ids(db, "work") == [second, third]
     assert [it.id for it in dead_letter.summaries(db, None, 2)] == [first, second]
     assert [it.id for it in dead_letter.summaries(db, "work", 9)] == [second, third]
+    page = dead_letter.page(db, None, None, 2)
+    assert [it.id for it in page] == [first, second]
+    assert [it.id for it in dead_letter.page(db, ["work"], page[1], 9)] == [third]
 
 
 def test_a_requeued_task_has_all_attempts_again_and_keeps_its_token(

@@ -8,6 +8,8 @@ import pytest
 from psycopg import Connection
 
 from scheduler.service import models, routes_dead_letters
+from scheduler.service.listing import cursor_of, letter_page, of_kinds
+from scheduler.service.models import TaskSummary
 from tests.scheduler.working import statuses
 from tests.service.conftest import Api, MakeApi
 
@@ -50,6 +52,39 @@ def test_dead_letters_can_be_of_one_kind(api: MakeApi, db: Connection) -> None:
     ids = die(db, shop, 2, "any")
     listed = shop.get(LETTERS, kind="any").json()["dead_letters"]
     assert [letter["id"] for letter in listed] == ids
+
+
+def test_a_page_is_of_dead_tasks_alone_in_the_order_of_their_deaths(
+    api: MakeApi, db: Connection
+) -> None:
+    shop = api()
+    second, third = die(db, shop, 2)
+    [first] = die(db, shop, 1, "any")
+    for task, error in ((first, "early"), (second, "late")):  # each is moved to the table's end
+        db.execute("update scheduler.tasks set last_error = %s where id = %s", [error, task])
+    db.execute("update scheduler.tasks set finished_at = '2026-01-01' where id = %s", [first])
+    waiting = shop.enqueue()
+    # The index has them in this order already, whoever asks for which.
+    db.execute("set enable_indexscan = off; set enable_bitmapscan = off")
+
+    def page(
+        kind: str | None = None,
+        kinds: list[str] | None = None,
+        after: TaskSummary | None = None,
+        limit: int = 9,
+    ) -> list[TaskSummary]:
+        cursor = None if after is None else cursor_of(after)
+        return letter_page(db, kind=kind, kinds=kinds, after=cursor, limit=limit)
+
+    def ids(letters: list[TaskSummary]) -> list[int]:
+        return [letter.id for letter in letters]
+
+    assert ids(page()) == [first, second, third]
+    assert ids(page(limit=2)) == [first, second]
+    assert ids(page(kind="work")) == ids(page(kinds=["work"])) == [second, third]
+    assert ids(page(after=page()[1])) == [third]
+    assert of_kinds(db, [third, second, 2**40], None) == [second, third]
+    assert of_kinds(db, [third, waiting, first], ["work"]) == [third, waiting]
 
 
 @pytest.mark.parametrize("count", [0, 2, 5])
