@@ -35,6 +35,7 @@ _RIVALS = (
 )
 _FIRST = "the first of a kind is the first of one of its levels, and what is returned is a minimum"
 
+_MAPPING = "what is returned is kept as a mapping, which nobody asks for its order"
 _ANY = "it is asked whether there is any; the clause lets an index find the first of a level"
 
 EQUIVALENT: dict[str, str] = {
@@ -71,6 +72,13 @@ EQUIVALENT: dict[str, str] = {
     "at_limit: without LIMIT 1": _ANY,
     "at_limit: without priority = level.priority": _ANY,
     "enqueue(): without ORDER BY new.position": "unnest returns the payloads in their order",
+    "restrictions: without ORDER BY kind": (
+        "rows are sorted to be grouped, since an aggregate that has an order cannot be hashed"
+    ),
+    "kind_limits: without ORDER BY kind": _MAPPING,
+    "kind_limits: kind descending": _MAPPING,
+    "serves_others: COALESCE(PG_HAS_ROLE(SESSION_USER, (SELECT oid FROM pg_roles WHERE ..."
+    " is its first": "null is as little leave as false is, to who asks",
     "resume_schedules(): without for update": (
         "resumptions take place one after the other; beside a pause that is not committed one does"
         " what it would have done before that pause"

@@ -286,6 +286,24 @@ def test_a_kind_is_restricted_to_other_sources_and_opened_again(db: Connection) 
     assert restrictions(db) == [Restriction("work", ["postgres"])]
 
 
+def test_caps_and_restrictions_are_listed_by_name_in_whatever_order_they_were_made(
+    db: Connection,
+) -> None:
+    for source in ("shop", "billing"):
+        limit_source(db, source, 1)
+    db.execute(
+        "insert into scheduler.kind_sources values"
+        " ('work', 'shop'), ('book', 'shop'), ('work', 'billing')"
+    )
+    # Otherwise they might come so from an index, or from what they are grouped by.
+    db.execute("set enable_indexscan = off; set enable_bitmapscan = off; set enable_sort = off")
+    assert [source.name for source in sources(db)] == ["billing", "shop"]
+    assert restrictions(db) == [
+        Restriction("book", ["shop"]),
+        Restriction("work", ["billing", "shop"]),
+    ]
+
+
 def test_caps_and_restrictions_are_audited_when_they_change_something(db: Connection) -> None:
     for _ in range(2):
         limit_source(db, "shop", 5)

@@ -17,6 +17,7 @@ from scheduler.finish import fail
 from scheduler.service.listing import task_page
 from scheduler.service.models import LARGEST_ID
 from scheduler.statements import statement
+from scheduler.tasks import runs
 from tests.conftest import TEMPLATE
 from tests.scheduler.working import LEASE, nodes, row, statuses
 from tests.service.conftest import MakeApi, slug
@@ -157,6 +158,23 @@ def test_the_timeline_has_every_attempt_page_by_page(api: MakeApi, db: Connectio
     assert (first["runs"] + rest["runs"], rest["next"]) == (whole["runs"], None)
 
 
+def test_the_attempts_of_a_task_are_its_own_in_the_order_of_their_claims(
+    api: MakeApi, db: Connection
+) -> None:
+    shop = api()
+    task, other = shop.enqueue(), shop.enqueue()
+    db.execute(
+        "insert into scheduler.run_log (task_id, lease_token, lease_owner, attempt, claimed_at,"
+        " finished_at, outcome) select task, token, 'w', 1, now(), now(), 'completed'"
+        " from (values (%s, 3), (%s, 1), (%s, 2), (%s, 1)) as run (task, token)",
+        [task, task, other, other],
+    )
+    db.execute("set enable_indexscan = off; set enable_bitmapscan = off")
+    assert [run.lease_token for run in runs(db, task)] == [1, 3]
+    assert [run.lease_token for run in runs(db, task, limit=1)] == [1]
+    assert [run.lease_token for run in runs(db, task, after=1)] == [3]
+
+
 def test_a_list_has_what_its_filters_ask_for_newest_first(api: MakeApi) -> None:
     shop, other = api(), api(source="other")
     one, two = shop.enqueue(), shop.enqueue(kind="any")
@@ -175,6 +193,37 @@ def test_a_list_has_what_its_filters_ask_for_newest_first(api: MakeApi) -> None:
     assert listed(source="other") == [four]
     assert listed(kind="work", status="pending", source="shop") == [one]
     assert listed(kind="unheard.of") == []
+
+
+def test_a_page_is_of_the_newest_whether_they_run_or_not(api: MakeApi, db: Connection) -> None:
+    shop = api()
+    ids = [shop.enqueue() for _ in range(8)]
+    other = shop.enqueue(kind="any")
+    db.execute(
+        "update scheduler.tasks set status = 'running', attempts = 1, lease_token = 1,"
+        " lease_owner = 'w', lease_expires_at = now(), claimed_at = now() where id = any(%s)",
+        [ids[1::2]],
+    )
+    # The indexes have them in this order already, whoever asks for which.
+    db.execute("set enable_indexscan = off; set enable_bitmapscan = off")
+
+    def page(
+        status: str | None = None,
+        kinds: list[str] | None = None,
+        before: int | None = None,
+        limit: int = 9,
+    ) -> list[int]:
+        values: dict[str, Any] = {"kind": None, "queue": None, "source": None}
+        found = task_page(db, status=status, kinds=kinds, before=before, limit=limit, **values)
+        return [task.id for task in found]
+
+    assert page() == [other, *ids[::-1]]
+    assert page(limit=3) == [other, *ids[:5:-1]]
+    assert page(before=ids[4]) == ids[3::-1]
+    assert page(status="running") == ids[7::-2]
+    assert page(status="running", limit=2) == ids[7:3:-2]
+    assert page(status="pending", limit=2) == [other, ids[6]]
+    assert page(kinds=["work"], limit=2) == ids[:5:-1]
 
 
 def test_pages_have_no_gap_and_no_repeat_while_tasks_are_added_and_end(api: MakeApi) -> None:

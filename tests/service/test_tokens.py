@@ -14,6 +14,7 @@ from psycopg import Connection
 
 from scheduler.cli import main
 from scheduler.service import tokens
+from scheduler.service.server import check_role
 from scheduler.service.tokens import Caller, Scope, TokenError
 
 Run = Callable[..., tuple[int, str, str]]
@@ -41,6 +42,12 @@ def test_a_secret_is_kept_as_its_digest_and_found_by_it(db: Connection) -> None:
     [row] = db.execute("select * from scheduler.tokens").fetchall()
     assert secret.encode() not in repr(row).encode()
     assert tokens.find(db, tokens.digest(secret + "x")) is None
+
+
+def test_tokens_are_listed_by_name_in_whatever_order_they_were_made(db: Connection) -> None:
+    for name in ("shop", "billing"):
+        tokens.create(db, name, "shop", [Scope.READ])
+    assert [token.name for token in tokens.tokens(db)] == ["billing", "shop"]
 
 
 def test_two_secrets_are_never_the_same(db: Connection) -> None:
@@ -167,6 +174,11 @@ def test_a_role_that_serves_nobody_is_refused_before_anything_listens(
         db.execute("drop role loner")
     assert code == 1
     assert "the role loner may not enqueue for the sources of others" in err
+
+
+def test_a_role_that_serves_others_is_not_refused(http_dsn: str) -> None:
+    with psycopg.connect(http_dsn) as connection:
+        check_role(connection)
 
 
 def test_the_core_imports_nothing_of_the_extra() -> None:
