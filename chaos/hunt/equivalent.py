@@ -35,6 +35,7 @@ _RIVALS = (
 )
 _FIRST = "the first of a kind is the first of one of its levels, and what is returned is a minimum"
 
+_COUNTED = "so many are counted, whichever they are; the order lets an index find them"
 _MAPPING = "what is returned is kept as a mapping, which nobody asks for its order"
 _ANY = "it is asked whether there is any; the clause lets an index find the first of a level"
 
@@ -75,6 +76,15 @@ EQUIVALENT: dict[str, str] = {
     "restrictions: without ORDER BY kind": (
         "rows are sorted to be grouped, since an aggregate that has an order cannot be hashed"
     ),
+    **{
+        f"hook_counts: {change}{times}": _COUNTED
+        for change in (
+            "without ORDER BY delivery.next_at, delivery.id",
+            "delivery.next_at descending",
+            "delivery.id descending",
+        )
+        for times in ("", " (2)")
+    },
     "kind_limits: without ORDER BY kind": _MAPPING,
     "kind_limits: kind descending": _MAPPING,
     "serves_others: COALESCE(PG_HAS_ROLE(SESSION_USER, (SELECT oid FROM pg_roles WHERE ..."

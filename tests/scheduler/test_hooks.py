@@ -297,6 +297,46 @@ def test_what_is_due_for_longest_is_told_first_and_of_one_moment_the_first_to_di
     assert [told(db).task for _ in range(3)] == [third, first, second]
 
 
+def test_each_hook_is_counted_for_itself_with_the_error_of_its_latest_failure(
+    db: Connection,
+) -> None:
+    made = (  # hook, whether it was given up, the minute and the error; by id
+        *(("pager", False, 4, "a"), ("pager", False, 5, None)),
+        *(("pager", True, 2, "b"), ("pager", True, 3, "c")),
+        *(("desk", False, 2, "first"), ("desk", False, 2, "second")),
+        *(("mail", False, 3, "q"), ("mail", True, 4, "p"), ("mail", True, 5, None)),
+        *(("tickets", False, 2, "w1"), ("tickets", False, 4, "w2"), ("tickets", True, 3, "g")),
+        *(("wiki", False, 1, "old"), ("wiki", True, 9, "x"), ("wiki", True, 9, "new")),
+    )
+    for hook in ("nobody", *(hook for hook, _, _, _ in made)):
+        register(db, hook)
+    for death, (hook, given_up, minute, error) in enumerate(made, start=1):
+        db.execute(
+            "insert into scheduler.deaths (task_id, lease_token, kind, attempts, last_error,"
+            " died_at) values (%s, 1, 'work', 1, 'no', now())",
+            [death],
+        )
+        db.execute(
+            "insert into scheduler.deliveries (hook, death, attempts, given_up, next_at,"
+            " last_error) select %s, max(id), 1, %s, %s, %s from scheduler.deaths",
+            [hook, given_up, f"2026-01-01 00:0{minute}+00", error],
+        )
+    db.execute("set enable_indexscan = off; set enable_bitmapscan = off")
+    assert hooks(db, 1) == [
+        HookCounts("desk", 1, 0, "second"),
+        HookCounts("mail", 1, 1, "q"),
+        HookCounts("nobody", 0, 0, None),
+        HookCounts("pager", 1, 1, "c"),
+        HookCounts("tickets", 1, 1, "w2"),
+        HookCounts("wiki", 1, 1, "new"),
+    ]
+    counts = {it.hook: (it.waiting, it.given_up) for it in hooks(db)}
+    assert [*counts] == ["desk", "mail", "nobody", "pager", "tickets", "wiki"]
+    assert [*counts.values()] == [(2, 0), (1, 2), (0, 0), (2, 2), (2, 1), (1, 2)]
+    latest = {it.hook: it.last_error for it in hooks(db)}
+    assert (latest["mail"], latest["pager"], latest["tickets"]) == ("p", "a", "w2")
+
+
 def test_what_is_tried_again_is_due_at_once_with_all_attempts_and_no_other_hooks(
     db: Connection, clock: Clock
 ) -> None:

@@ -40,7 +40,7 @@ from scheduler.dispatch import claim, new_owner
 from scheduler.finish import complete, fail, release
 from scheduler.lease import reclaim
 from scheduler.recurring import Rule
-from scheduler.schedules import Standing, plan_due
+from scheduler.schedules import Standing, page, plan_due
 from scheduler.statements import fetch
 from tests.scheduler.working import over, process, row, running, statuses, worker
 from tests.waiting import wait_for
@@ -111,6 +111,48 @@ def audited(db: Connection) -> list[tuple[str, str]]:
     return db.execute(
         "select action, schedule from scheduler.audit where schedule is not null order by id"
     ).fetchall()
+
+
+# How they stand.
+
+
+def test_a_schedule_stands_as_its_own_tasks_do(db: Connection, clock: Clock) -> None:
+    declare_schedules(db, app("two", on_dead="continue"))
+    declare_schedules(db, app("one", application="another"))
+    db.execute("update scheduler.schedules set source = 'shop', kind = 'tock' where name = 'two'")
+    made: list[int] = []
+    for name, minutes, status in (
+        ("two", 0, "completed"),
+        ("two", 1, "dead"),
+        ("two", 9, "pending"),
+        ("one", 0, "completed"),
+        ("one", 1, "dead"),
+        ("one", 3, "completed"),
+        ("one", 2, "dead"),
+    ):
+        [(task,)] = db.execute(
+            "insert into scheduler.tasks (kind, payload, next_run_at, max_attempts, attempts,"
+            " lease_token, backoff_base, backoff_factor, backoff_cap, backoff_jitter, schedule,"
+            " occurrence, status, last_error, enqueued_at, finished_at)"
+            " select 'tick', '1', at, 2, case status when 'pending' then 0 else 2 end, 2, 1, 1, 1,"
+            " 0, name, at, status, case status when 'dead' then 'no' end, at,"
+            " case when status <> 'pending' then at end"
+            " from (values (%s, %s::timestamptz, %s)) as run (name, at, status) returning id",
+            [name, START + minutes * MINUTE, status],
+        ).fetchall()
+        made.append(task)
+    db.execute("set enable_indexscan = off; set enable_bitmapscan = off")
+    assert [(it.name, it.last_occurrence, it.live_task, it.dead_task) for it in page(db)] == [
+        ("one", START + 3 * MINUTE, None, made[4]),
+        ("two", START + 9 * MINUTE, made[2], None),
+    ]
+
+    def names(**asked: Any) -> list[str]:
+        return [it.name for it in page(db, **asked)]
+
+    assert names(limit=1) == names(name="one") == names(source="postgres") == ["one"]
+    assert names(after="one") == names(kinds=["tock", "tack"]) == ["two"]
+    assert names(kinds=["tick"], source="shop") == []
 
 
 # Planning.
