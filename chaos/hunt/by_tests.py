@@ -18,8 +18,10 @@ from chaos.hunt.tested import TESTED
 from chaos.mutants import Mutant
 
 ROOT = Path(__file__).parents[2]
-# A test that a mutant makes wait for ever fails by this; each takes a second at most otherwise.
+# Seconds after which a test fails that a mutant makes wait for ever; most take a tenth of one.
 _LONGEST = 20
+# And what has a statement end before that: nobody else ends one that a mutant lets run for ever.
+_BOUNDED = {"PGOPTIONS": "-c statement_timeout=15s"}
 
 
 class PytestError(Exception):
@@ -49,7 +51,13 @@ def hunt_by_tests(mutants: Sequence[Mutant]) -> Iterator[Hunted]:
         tempfile.TemporaryFile("w+") as said,
         # A session of its own: Ctrl-C is for us, and we tell it once.
         subprocess.Popen(
-            command, cwd=ROOT, pass_fds=(writes,), stdout=said, stderr=said, start_new_session=True
+            command,
+            cwd=ROOT,
+            env={**os.environ, **_BOUNDED},
+            pass_fds=(writes,),
+            stdout=said,
+            stderr=said,
+            start_new_session=True,
         ) as child,
     ):
         os.close(writes)

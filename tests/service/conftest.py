@@ -15,6 +15,7 @@ from psycopg import Connection
 from psycopg.conninfo import make_conninfo
 
 from chaos.cluster.postgres import Postgres
+from chaos.life.clock import Clock
 from scheduler import Attempt, Cron, Every, Registry, RetryPolicy
 from scheduler.roles import create_roles
 from scheduler.service import tokens
@@ -104,6 +105,21 @@ def dsn(service_database: str) -> str:
         for table in TABLES:
             connection.execute(f"delete from scheduler.{table}".encode())
     return service_database
+
+
+@pytest.fixture
+def clock(db: Connection) -> Iterator[Clock]:
+    """The database's time; the real one again at the end, as others use this database."""
+    clock = Clock(db)
+    db.execute("grant usage on schema explorer_clock to public")
+    db.execute("grant select on explorer_clock.reading, explorer_clock.ticks to public")
+    yield clock
+    db.execute(
+        "create or replace function scheduler.now() returns timestamptz"
+        " language sql stable parallel safe return statement_timestamp()"
+    )
+    db.execute("update scheduler.settings set value = 'statement_timestamp()' where name = 'clock'")
+    db.execute("drop schema explorer_clock cascade")
 
 
 @pytest.fixture

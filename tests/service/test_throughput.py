@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from datetime import timedelta
 
-import pytest
 from psycopg import Connection
 
 from chaos.explore.clock import START
@@ -18,21 +16,6 @@ from tests.service.conftest import MakeApi, slug
 PATH = "/api/v1/throughput"
 SECOND = timedelta(seconds=1)
 MINUTE = timedelta(minutes=1)
-
-
-@pytest.fixture
-def clock(db: Connection) -> Iterator[Clock]:
-    """The database's time; the real one again at the end, as others use this database."""
-    clock = Clock(db)
-    db.execute("grant usage on schema explorer_clock to public")
-    db.execute("grant select on explorer_clock.reading, explorer_clock.ticks to public")
-    yield clock
-    db.execute(
-        "create or replace function scheduler.now() returns timestamptz"
-        " language sql stable parallel safe return statement_timestamp()"
-    )
-    db.execute("update scheduler.settings set value = 'statement_timestamp()' where name = 'clock'")
-    db.execute("drop schema explorer_clock cascade")
 
 
 def ended(db: Connection, clock: Clock, outcome: str, waited: timedelta = 0 * SECOND) -> None:

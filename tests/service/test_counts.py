@@ -1,0 +1,154 @@
+"""What is counted for people and metrics: each kind for itself, exactly or up to a bound."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import pytest
+from psycopg import Connection
+
+from chaos.life.clock import Clock
+from scheduler.service.snapshot import live_counts
+from scheduler.tasks import Count, counts
+
+DAY = timedelta(days=1)
+NOW = timedelta(0)
+
+
+def stand(
+    db: Connection,
+    kind: str,
+    status: str,
+    due: timedelta = NOW,
+    *,
+    claimed: timedelta = NOW,
+    expires: timedelta = NOW,
+    count: int = 1,
+    priority: int | None = None,
+) -> None:
+    """Tasks that stand so, with these times from now; of all priorities, or of one."""
+    db.execute(
+        "insert into scheduler.tasks (kind, priority, payload, status, next_run_at, attempts,"
+        " max_attempts, lease_token, lease_owner, lease_expires_at, claimed_at, last_error,"
+        " finished_at, enqueued_at, backoff_base, backoff_factor, backoff_cap, backoff_jitter)"
+        " select %(kind)s, coalesce(%(priority)s::integer, n %% 4), '1', status,"
+        " scheduler.now() + %(due)s, case status when 'pending' then 0 else 1 end, 1, 1,"
+        " case status when 'running' then 'w' end,"
+        " case status when 'running' then scheduler.now() + %(expires)s end,"
+        " case status when 'running' then scheduler.now() + %(claimed)s end,"
+        " case status when 'dead' then 'no' end,"
+        " case when status in ('dead', 'completed') then scheduler.now() end, scheduler.now(),"
+        " 1, 1, 1, 0"
+        " from generate_series(1, %(count)s) as n, (values (%(status)s)) as as_it_is (status)",
+        {
+            "kind": kind,
+            "status": status,
+            "due": due,
+            "claimed": claimed,
+            "expires": expires,
+            "count": count,
+            "priority": priority,
+        },
+    )
+
+
+def by_no_index(db: Connection) -> None:
+    """Let the order of rows be what a statement asks for, and not what an index has anyway."""
+    for method in ("indexscan", "indexonlyscan", "bitmapscan", "sort"):
+        db.execute(f"set enable_{method} = off".encode())
+
+
+def test_tasks_are_counted_by_kind_and_status_with_the_wait_of_the_oldest_due(
+    db: Connection, clock: Clock
+) -> None:
+    stand(db, "late", "pending", -1 * DAY)
+    stand(db, "late", "pending", -3 * DAY)
+    stand(db, "late", "pending", DAY)
+    stand(db, "later", "running", -2 * DAY)
+    stand(db, "later", "pending", DAY)
+    stand(db, "just", "pending")
+    by_no_index(db)
+    assert counts(db) == [
+        Count("just", "pending", 1, 0),
+        Count("late", "pending", 3, 3 * 86_400),
+        Count("later", "pending", 1, None),
+        Count("later", "running", 1, None),
+    ]
+
+
+def test_live_tasks_are_counted_by_kind_with_the_oldest_of_each(
+    db: Connection, clock: Clock
+) -> None:
+    stand(db, "b", "pending", -3 * DAY, priority=0)
+    stand(db, "b", "pending", -6 * DAY, priority=0)
+    stand(db, "b", "pending", -5 * DAY, priority=2)
+    stand(db, "b", "pending", DAY, priority=1)
+    stand(db, "just", "pending", priority=3)
+    stand(db, "a", "pending", DAY)
+    stand(db, "a", "completed")
+    stand(db, "over", "completed")
+    stand(db, "runs", "running", claimed=-2 * DAY, expires=-1 * DAY)
+    stand(db, "runs", "running", claimed=-4 * DAY)
+    stand(db, "b", "running", claimed=-1 * DAY, expires=DAY)
+    stand(db, "dies", "dead", count=2)
+    stand(db, "b", "dead")
+    by_no_index(db)
+    found = [
+        (it.kind, it.pending, it.due, it.running, it.expired, it.dead) for it in live_counts(db)
+    ]
+    assert found == [
+        ("a", 1, 0, 0, 0, 0),
+        ("b", 4, 3, 1, 0, 1),
+        ("dies", 0, 0, 0, 0, 2),
+        ("just", 1, 1, 0, 0, 0),
+        ("runs", 0, 0, 2, 1, 0),
+    ]
+    ages = {
+        it.kind: (it.oldest_due_seconds, it.oldest_running_seconds)
+        for it in live_counts(db)
+        if it.oldest_due_seconds is not None or it.oldest_running_seconds is not None
+    }
+    assert ages == {
+        "b": (6 * 86_400, 86_400),
+        "just": (0, None),
+        "runs": (None, 4 * 86_400),
+    }
+
+
+@pytest.mark.parametrize(
+    ("counted", "share"),
+    [
+        (1_000, 1_000),  # so many of each kind at least
+        (1_500, 1_000),  # which is for two kinds
+        (2_002, 1_001),
+    ],
+)
+def test_of_each_kind_its_share_is_counted_and_more_is_an_estimate(
+    db: Connection, clock: Clock, monkeypatch: pytest.MonkeyPatch, counted: int, share: int
+) -> None:
+    monkeypatch.setattr("scheduler.service.snapshot.COUNTED", counted)
+    monkeypatch.setattr("scheduler.service.snapshot.SAMPLED", 1e-9)  # finds none
+    for kind, status in (("waits", "pending"), ("dies", "dead")):
+        stand(db, f"{kind} 1", status, count=share)
+        stand(db, f"{kind} 2", status, count=share + 1)
+    exact = {it.kind: (it.pending, it.due, it.dead) for it in live_counts(db)}
+    assert exact == {
+        "waits 1": (share, share, 0),
+        "waits 2": (share, share, 0),
+        "dies 1": (0, 0, share),
+        "dies 2": (0, 0, share),
+    }
+    estimated = {
+        it.kind: (it.pending_estimated, it.due_estimated, it.dead_estimated)
+        for it in live_counts(db)
+    }
+    assert estimated == {
+        "waits 1": (False, False, False),
+        "waits 2": (True, True, False),
+        "dies 1": (False, False, False),
+        "dies 2": (False, False, True),
+    }
+
+
+def test_an_empty_queue_has_no_counts(db: Connection) -> None:
+    assert (counts(db), live_counts(db)) == ([], [])
