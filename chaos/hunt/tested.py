@@ -16,7 +16,7 @@ _TASKS = ("scheduler/test_cancel.py", "scheduler/test_claim.py", "service/test_t
 # By statement the files below `tests` that run it.
 TESTED: dict[str, tuple[str, ...]] = {
     "at_limit": ("scheduler/test_limits.py", "service/test_worker_metrics.py"),
-    "audit": ("service/test_refusal_audit.py",),
+    "audit": ("scheduler/test_access.py",),
     "dead_letter_ids": ("scheduler/test_dead_letter.py",),
     "dead_letter_summaries": ("scheduler/test_dead_letter.py",),
     "dead_letters": _LETTERS,

@@ -31,6 +31,7 @@ from scheduler.access import (
     LARGEST_CAP,
     Restriction,
     Source,
+    audit,
     limit_source,
     restrict_kind,
     restrictions,
@@ -318,6 +319,18 @@ def test_caps_and_restrictions_are_audited_when_they_change_something(db: Connec
         ("restrict", "postgres", "postgres", "work", "open to all"),
         ("cap", "shop", "postgres", None, "none"),
     ]
+
+
+def test_the_audit_is_read_from_its_newest_row_on_up_to_a_limit(db: Connection) -> None:
+    for number in range(3):
+        limit_source(db, f"shop{number}", 1)
+    restrict_kind(db, "work", ["shop0"])
+    db.execute("set enable_indexscan = off; set enable_bitmapscan = off")
+    newest = audit(db)
+    assert [row.id for row in newest] == sorted((row.id for row in newest), reverse=True)
+    assert len(newest) == 4
+    assert audit(db, limit=2) == newest[:2]
+    assert audit(db, "cap", limit=2) == newest[1:3]
 
 
 def test_two_restrictions_at_once_do_not_add_up(db: Connection, dsn: str) -> None:
