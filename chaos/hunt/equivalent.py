@@ -85,6 +85,14 @@ EQUIVALENT: dict[str, str] = {
         )
         for times in ("", " (2)")
     },
+    "new_letters: GREATEST(CAST(%(after_in)s AS xid8), PG_SNAPSHOT_XMIN(CAST(%(seen)s..."
+    " is its first": (
+        "what began before the snapshot is seen by it, and left out by that; this says to the index"
+        " where to begin"
+    ),
+    "standing_letters: without task.finished_at = death.died_at": (
+        "no two deaths of a task have one token: each takes a claim since the one before"
+    ),
     "kind_limits: without ORDER BY kind": _MAPPING,
     "kind_limits: kind descending": _MAPPING,
     "serves_others: COALESCE(PG_HAS_ROLE(SESSION_USER, (SELECT oid FROM pg_roles WHERE ..."

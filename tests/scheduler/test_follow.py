@@ -15,11 +15,12 @@ import psycopg
 import pytest
 from psycopg import Connection
 
-from scheduler import requeue
+from chaos.life.clock import Clock
+from scheduler import discard, requeue
 from scheduler.dead_letter_follow import Follower
 from scheduler.finish import fail
 from scheduler.retry import RetryPolicy
-from scheduler.statements import statement
+from scheduler.statements import fetch, statement
 from tests.scheduler.working import kind, nodes, put, take_one
 from tests.waiting import wait_for
 
@@ -160,6 +161,41 @@ def test_a_task_that_was_put_back_is_told_of_if_it_died_since_and_not_if_it_died
     number = die(db)
     requeue(db, [number])
     assert number in read(follower, db)
+
+
+def test_what_stands_is_each_task_that_is_dead_by_its_latest_death(
+    db: Connection, clock: Clock
+) -> None:
+    first, second, given_up, twice = (die(db) for _ in range(4))  # all in one moment
+    discard(db, [given_up])
+    requeue(db, [twice])
+    fail(db, [take_one(db).lease], ["again"])
+    letters = [(letter.id, letter.last_error) for letter in Follower().read(db)]
+    assert letters == [(first, f"no {first}"), (second, f"no {second}"), (twice, "again")]
+
+
+def test_a_page_of_what_stands_has_no_more_than_asked_for(db: Connection) -> None:
+    ids = [die(db) for _ in range(3)]
+    [(until,)] = fetch(db, "current_snapshot", {})
+    page = {"until": until, "after": 0, "kind": None, "limit": 2}
+    assert [letter[2] for letter in fetch(db, "standing_letters", page)] == ids[:2]
+
+
+def test_of_a_kind_that_is_followed_all_deaths_are_told_and_no_others(db: Connection) -> None:
+    def die_both() -> int:
+        [other] = put(db, 1, kind("other", ONCE.retry))
+        db.execute(
+            "update scheduler.tasks set attempts = 1, status = 'dead', last_error = 'no',"
+            " finished_at = now() where id = %s",
+            [other],
+        )
+        return die(db)
+
+    standing = die_both()
+    follower = Follower("work")
+    assert read(follower, db) == [standing]
+    new = die_both()
+    assert read(follower, db) == [new]
 
 
 def test_only_one_kind_can_be_followed(db: Connection) -> None:
