@@ -36,6 +36,11 @@ _RIVALS = (
 _FIRST = "the first of a kind is the first of one of its levels, and what is returned is a minimum"
 
 _COUNTED = "so many are counted, whichever they are; the order lets an index find them"
+_OUTER = "of both halves together as many are returned; this bounds how many are read"
+_MINUTES = (
+    "attempts of other minutes than those asked for are joined to none; this leaves them unread"
+)
+_NO_WAIT = "a minute in which nothing was completed has no waits to take the median of"
 _MAPPING = "what is returned is kept as a mapping, which nobody asks for its order"
 _ANY = "it is asked whether there is any; the clause lets an index find the first of a level"
 
@@ -73,6 +78,21 @@ EQUIVALENT: dict[str, str] = {
     "at_limit: without LIMIT 1": _ANY,
     "at_limit: without priority = level.priority": _ANY,
     "enqueue(): without ORDER BY new.position": "unnest returns the payloads in their order",
+    "list_tasks: without LIMIT %(limit)s (3)": _OUTER,
+    "throughput: without where finished_at >= GREATEST(CAST(%(after)s AS TIMESTAMPTZ),"
+    " DATE_BIN('1...": _MINUTES,
+    "throughput: GREATEST(CAST(%(after)s AS TIMESTAMPTZ), DATE_BIN('1 minute', sched..."
+    " is its last (2)": _MINUTES,
+    "throughput: without on ended.completed > 0": _NO_WAIT,
+    "throughput: ended.completed >= 0": _NO_WAIT,
+    "throughput: wait descending": "half of the waits are shorter, from whichever end one counts",
+    "throughput: without LIMIT 100": (
+        "which hundred of a minute's waits are looked at is left open; this bounds what they cost"
+    ),
+    "throughput: without ORDER BY minute.at": (
+        "the minutes are made in this order, and what is joined to them, at most once to each,"
+        " leaves it: their number is not known to the planner, which reads them first"
+    ),
     "restrictions: without ORDER BY kind": (
         "rows are sorted to be grouped, since an aggregate that has an order cannot be hashed"
     ),

@@ -30,7 +30,7 @@ TESTED: dict[str, tuple[str, ...]] = {
     "of_kinds": _LETTERS,
     "restrictions": ("scheduler/test_access.py",),
     "retry_deliveries": _HOOKS,
-    "sampled_counts": _STATUS,
+    "sampled_counts": ("service/test_counts.py",),
     "schedules": ("scheduler/test_schedules.py", "service/test_schedules.py"),
     "serves_others": ("service/test_tokens.py",),
     "sources": ("scheduler/test_access.py",),

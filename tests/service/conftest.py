@@ -151,6 +151,11 @@ def api(client: TestClient, db: Connection) -> MakeApi:
     return make
 
 
+def without_empty_pages(db: Connection) -> None:
+    """What is drawn from the pages of the tasks is not to depend on what other tests left there."""
+    db.execute("vacuum full scheduler.tasks")
+
+
 def put_dead(db: Connection, kind: str, error: str) -> int:
     """A task that died of this error; its id."""
     [(task,)] = db.execute(

@@ -9,7 +9,9 @@ from psycopg import Connection
 
 from chaos.life.clock import Clock
 from scheduler.service.snapshot import live_counts
+from scheduler.statements import fetch
 from scheduler.tasks import Count, counts
+from tests.service.conftest import without_empty_pages
 
 DAY = timedelta(days=1)
 NOW = timedelta(0)
@@ -148,6 +150,22 @@ def test_of_each_kind_its_share_is_counted_and_more_is_an_estimate(
         "dies 1": (False, False, False),
         "dies 2": (False, False, True),
     }
+
+
+def test_a_sample_of_all_pages_is_exact_and_of_some_is_scaled(db: Connection, clock: Clock) -> None:
+    without_empty_pages(db)
+    stand(db, "waits", "pending", count=1_500)
+    stand(db, "waits", "pending", -1 * DAY, count=1_000)
+    stand(db, "waits", "pending", DAY, count=500)
+    stand(db, "waits", "running", count=100)
+    stand(db, "dies", "dead", count=3_000)
+    stand(db, "runs", "running")
+    whole = fetch(db, "sampled_counts", {"pages": 1_000_000})
+    assert sorted(whole) == [("dies", 0, 0, 3_000), ("waits", 3_000, 2_500, 0)]
+    # Which pages are drawn is no chance, so neither are these numbers.
+    some = {kind: numbers for kind, *numbers in fetch(db, "sampled_counts", {"pages": 40})}
+    assert 1_500 < some["waits"][0] < 6_000
+    assert 1_500 < some["dies"][2] < 6_000
 
 
 def test_an_empty_queue_has_no_counts(db: Connection) -> None:

@@ -21,7 +21,7 @@ from scheduler.service.snapshot import KindCounts, live_counts
 from scheduler.statements import statement
 from tests.scheduler.working import LEASE, nodes
 from tests.scheduler.working import kind as make_kind
-from tests.service.conftest import ONCE, Api, MakeApi, slug
+from tests.service.conftest import ONCE, Api, MakeApi, slug, without_empty_pages
 from tests.waiting import wait_for
 
 WORK = make_kind("work", ONCE)
@@ -323,6 +323,7 @@ def test_of_very_many_waiting_tasks_some_are_counted_and_the_rest_estimated(
 ) -> None:
     monkeypatch.setattr("scheduler.service.snapshot.COUNTED", 3_000)  # so 1,000 of each kind
     monkeypatch.setattr("scheduler.service.snapshot.SAMPLED", 40)  # of some 170 pages
+    without_empty_pages(db)
     for kind, apart, count in (
         ("work", "-1 s", 6_000),
         ("any", "1 h", 6_000),  # none is due
@@ -381,6 +382,7 @@ def test_of_very_many_dead_letters_some_are_counted_and_the_rest_estimated(
 ) -> None:
     monkeypatch.setattr("scheduler.service.snapshot.COUNTED", 2_000)  # so 1,000 of each kind
     monkeypatch.setattr("scheduler.service.snapshot.SAMPLED", 40)
+    without_empty_pages(db)
     db.execute(FILL, ["work", "-1 s", 6_000])
     db.execute(FILL, ["few", "-1 s", 1_000])
     db.execute(KILL)

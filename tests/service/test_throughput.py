@@ -62,6 +62,19 @@ def test_each_minute_says_what_became_of_its_attempts_and_how_long_they_waited(
     assert all(it["completed"] == it["failed"] == it["other"] == 0 for it in empty)
 
 
+def test_a_wait_is_of_the_minute_in_which_its_attempt_ended(
+    api: MakeApi, db: Connection, clock: Clock
+) -> None:
+    ended(db, clock, "completed", 5 * SECOND)
+    clock.advance(MINUTE)
+    ended(db, clock, "completed", 60 * SECOND)  # to the microsecond when the former is over
+    clock.advance(MINUTE)
+    ended(db, clock, "completed", 9 * SECOND)
+    *_, first, second, third = api("metrics").get(PATH).json()["minutes"]
+    waits = [(it["completed"], it["wait_seconds"]) for it in (first, second, third)]
+    assert waits == [(1, 5.0), (1, 60.0), (1, 9.0)]
+
+
 def test_minutes_that_are_over_are_not_read_again(
     http_dsn: str, db: Connection, clock: Clock
 ) -> None:
