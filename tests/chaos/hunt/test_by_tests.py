@@ -28,7 +28,7 @@ def hunted(text: str, directory: Path, monkeypatch: pytest.MonkeyPatch) -> list[
 
 
 @pytest.mark.slow
-def test_the_schedulers_own_tests_catch_what_they_meet_and_leave_no_other_as_it_is() -> None:
+def test_the_schedulers_own_tests_catch_what_they_meet() -> None:
     names = ("retry_deliveries: without given_up", "delivery_failed: without set last_error")
     found = list(hunt_by_tests([generated()[name] for name in names]))
     assert [one.mutant for one in found] == list(names)
