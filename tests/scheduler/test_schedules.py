@@ -118,8 +118,8 @@ def audited(db: Connection) -> list[tuple[str, str]]:
 
 def test_a_schedule_stands_as_its_own_tasks_do(db: Connection, clock: Clock) -> None:
     declare_schedules(db, app("two", on_dead="continue"))
-    declare_schedules(db, app("one", application="another"))
     db.execute("update scheduler.schedules set source = 'shop', kind = 'tock' where name = 'two'")
+    declare_schedules(db, app("one", application="another"))
     made: list[int] = []
     for name, minutes, status in (
         ("two", 0, "completed"),
