@@ -78,6 +78,11 @@ EQUIVALENT: dict[str, str] = {
     "at_limit: without LIMIT 1": _ANY,
     "at_limit: without priority = level.priority": _ANY,
     "enqueue(): without ORDER BY new.position": "unnest returns the payloads in their order",
+    "live_counts: without ORDER BY task.priority, task.next_run_at, task.id": _COUNTED,
+    "live_counts: without ORDER BY task.next_run_at, task.id": _COUNTED,
+    "live_counts: without LIMIT share.most + 1 (3)": (
+        "of all levels together no more are counted, and the reading ends with that"
+    ),
     "list_tasks: without LIMIT %(limit)s (3)": _OUTER,
     "throughput: without where finished_at >= GREATEST(CAST(%(after)s AS TIMESTAMPTZ),"
     " DATE_BIN('1...": _MINUTES,

@@ -124,8 +124,8 @@ def test_live_tasks_are_counted_by_kind_with_the_oldest_of_each(
     ("counted", "share"),
     [
         (1_000, 1_000),  # so many of each kind at least
-        (1_500, 1_000),  # which is for two kinds
-        (2_002, 1_001),
+        (2_000, 1_000),  # which is for three kinds
+        (3_003, 1_001),
     ],
 )
 def test_of_each_kind_its_share_is_counted_and_more_is_an_estimate(
@@ -136,13 +136,18 @@ def test_of_each_kind_its_share_is_counted_and_more_is_an_estimate(
     for kind, status in (("waits", "pending"), ("dies", "dead")):
         stand(db, f"{kind} 1", status, count=share)
         stand(db, f"{kind} 2", status, count=share + 1)
+        stand(db, f"{kind} 3", status, count=share + 1, priority=1)
     exact = {it.kind: (it.pending, it.due, it.dead) for it in live_counts(db)}
     assert exact == {
         "waits 1": (share, share, 0),
         "waits 2": (share, share, 0),
+        "waits 3": (share, share, 0),
         "dies 1": (0, 0, share),
         "dies 2": (0, 0, share),
+        "dies 3": (0, 0, share),
     }
+    counted_so_far = fetch(db, "live_counts", {"most": counted})
+    assert {row[0]: (row[1], row[3], row[7]) for row in counted_so_far} == exact
     estimated = {
         it.kind: (it.pending_estimated, it.due_estimated, it.dead_estimated)
         for it in live_counts(db)
@@ -150,8 +155,10 @@ def test_of_each_kind_its_share_is_counted_and_more_is_an_estimate(
     assert estimated == {
         "waits 1": (False, False, False),
         "waits 2": (True, True, False),
+        "waits 3": (True, True, False),
         "dies 1": (False, False, False),
         "dies 2": (False, False, True),
+        "dies 3": (False, False, True),
     }
 
 
