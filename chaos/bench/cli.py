@@ -57,6 +57,12 @@ app = typer.Typer(
     help="Measures claiming and finishing tasks, beside what pgbench does with the same SQL.",
 )
 
+Workers = Annotated[str, typer.Option(help="Numbers of worker processes, with commas.")]
+Batches = Annotated[
+    str,
+    typer.Option(help="Workers' settings, with commas: SLOTS, SLOTS+PREFETCH, or `default`."),
+]
+OneSetting = Annotated[str, typer.Option(help="SLOTS, SLOTS+PREFETCH, or `default`.")]
 Repeats = Annotated[int, typer.Option(min=1, max=100, help="How often each cell is measured.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
 Out = Annotated[
@@ -66,19 +72,14 @@ Out = Annotated[
 
 @app.command("contention")
 def contention_command(
-    workers: Annotated[
-        str, typer.Option(help="Numbers of worker processes, with commas.")
-    ] = "1,2,4,8,16,32,64",
+    workers: Workers = "1,2,4,8,16,32,64",
     tasks: Annotated[
         int | None,
         typer.Option(
             min=1, help="For every drain; by default 5,000 a claim's size, at most 100,000."
         ),
     ] = None,
-    batches: Annotated[
-        str,
-        typer.Option(help="Workers' settings, with commas: SLOTS, SLOTS+PREFETCH, or `default`."),
-    ] = f"{DEFAULT},1,10,10+90,1+99,1+999",
+    batches: Batches = f"{DEFAULT},1,10,10+90,1+99,1+999",
     repeats: Repeats = 3,
     as_json: AsJson = False,
     out: Out = None,
@@ -92,14 +93,9 @@ def contention_command(
 
 @app.command("transactional")
 def transactional_command(
-    workers: Annotated[str, typer.Option(help="Numbers of worker processes, with commas.")] = (
-        "1,2,4,8"
-    ),
+    workers: Workers = "1,2,4,8",
     tasks: Annotated[int, typer.Option(min=1, help="For every drain.")] = 5_000,
-    batches: Annotated[
-        str,
-        typer.Option(help="Workers' settings, with commas: SLOTS, SLOTS+PREFETCH, or `default`."),
-    ] = f"{DEFAULT},1,1+9",
+    batches: Batches = f"{DEFAULT},1,1+9",
     repeats: Repeats = 3,
     as_json: AsJson = False,
     out: Out = None,
@@ -141,7 +137,7 @@ def growth_command(
 
 @app.command("sustained")
 def sustained_command(
-    setting: Annotated[str, typer.Option(help="SLOTS, SLOTS+PREFETCH, or `default`.")] = DEFAULT,
+    setting: OneSetting = DEFAULT,
     workers: Annotated[int, typer.Option(min=1, max=MOST_WORKERS)] = 2,
     tasks: Annotated[
         int, typer.Option(min=1, help="That are due, more than can be done in the time.")
@@ -182,9 +178,7 @@ def schedules_command(
 
 @app.command("startup")
 def startup_command(
-    workers: Annotated[str, typer.Option(help="Numbers of worker processes, with commas.")] = (
-        "1,10,50"
-    ),
+    workers: Workers = "1,10,50",
     repeats: Repeats = 3,
     as_json: AsJson = False,
     out: Out = None,
@@ -233,7 +227,7 @@ def enqueue_command(
 
 @app.command("latency")
 def latency_command(
-    workers: Annotated[str, typer.Option(help="Numbers of worker processes, with commas.")] = "1,4",
+    workers: Workers = "1,4",
     rate: Annotated[float, typer.Option(min=0.1, max=1000, help="Tasks a second.")] = 50.0,
     seconds: Annotated[float, typer.Option(min=0.1, help="For how long, each time.")] = 10.0,
     repeats: Repeats = 3,
@@ -247,9 +241,7 @@ def latency_command(
 
 @app.command("peers")
 def peers_command(
-    workers: Annotated[str, typer.Option(help="Numbers of worker processes, with commas.")] = (
-        "1,2,4"
-    ),
+    workers: Workers = "1,2,4",
     tasks: Annotated[
         int, typer.Option(min=1, help="For every drain; fewer where the defaults wait for seconds.")
     ] = 20_000,
@@ -274,7 +266,7 @@ def peers_command(
 
 @app.command("profile")
 def profile_command(
-    setting: Annotated[str, typer.Option(help="SLOTS, SLOTS+PREFETCH, or `default`.")] = DEFAULT,
+    setting: OneSetting = DEFAULT,
     workers: Annotated[int, typer.Option(min=1, max=MOST_WORKERS)] = 1,
     tasks: Annotated[int, typer.Option(min=1)] = 10_000,
     repeats: Repeats = 3,

@@ -13,7 +13,7 @@ import re
 import subprocess
 from dataclasses import dataclass
 from pathlib import Path
-from tempfile import TemporaryDirectory
+from tempfile import TemporaryDirectory, mkdtemp
 
 import psycopg
 
@@ -23,8 +23,9 @@ from chaos.bench.computer import SETTINGS, Clock
 from chaos.bench.contention import NO_PGBENCH
 from chaos.bench.held import Held, live, pass_gate
 from chaos.bench.limit import SESSION, defined, find_pgbench, plain
-from chaos.bench.result import LIMIT, OURS, Key, Measurement, Result
+from chaos.bench.result import LIMIT, OURS, Key, Result
 from chaos.bench.tell import Tell
+from chaos.bench.turns import in_turn
 from chaos.cluster.postgres import Postgres, postgres
 
 EMPTY = "empty"  # the template of every measurement
@@ -64,15 +65,14 @@ def run(plan: Plan, command: str, tell: Tell) -> Result:
             for clients in plan.clients
             for system in systems
         ]
-        measurements: list[Measurement] = []
-        for repeat in range(1, plan.repeats + 1):
-            for key in cells:
-                last = measurements[-1] if measurements else None
-                tell(len(measurements), len(cells) * plan.repeats, key, last)
-                directory = Path(scratch) / str(len(measurements))
-                directory.mkdir()
-                figures = measure(server, EMPTY, program, key, plan.calls(key), directory)
-                measurements.append(Measurement(key, repeat, figures, {}))
+        measurements = in_turn(
+            cells,
+            plan.repeats,
+            tell,
+            lambda key: measure(
+                server, EMPTY, program, key, plan.calls(key), Path(mkdtemp(dir=scratch))
+            ),
+        )
         notes = [NO_PGBENCH] if program is None else []
         return clock.result("enqueue", "clients", server, notes, measurements)
 

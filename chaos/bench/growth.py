@@ -26,9 +26,10 @@ import scheduler
 from chaos.bench import WrongDrainError, noop
 from chaos.bench.computer import SETTINGS, Clock
 from chaos.bench.filled import fill, finish, held_horizon
-from chaos.bench.result import OURS, Key, Measurement, Result
+from chaos.bench.result import OURS, Key, Result
 from chaos.bench.statistics import percentile
 from chaos.bench.tell import Tell
+from chaos.bench.turns import in_turn
 from chaos.cluster.postgres import Postgres, postgres
 from scheduler import Priority
 from scheduler.dispatch import claim, new_owner
@@ -64,13 +65,12 @@ def run(plan: Plan, command: str, tell: Tell) -> Result:
     with postgres(settings=SETTINGS, durable=True) as server, ExitStack() as horizons:
         clock.start(server)
         queues = _fill(server, plan, horizons)
-        measurements: list[Measurement] = []
-        for repeat in range(1, plan.repeats + 1):
-            for key, dsn in queues.items():
-                last = measurements[-1] if measurements else None
-                tell(len(measurements), len(queues) * plan.repeats, key, last)
-                figures = claims_of(dsn, plan.batch, plan.claims)
-                measurements.append(Measurement(key, repeat, figures, {}))
+        measurements = in_turn(
+            list(queues),
+            plan.repeats,
+            tell,
+            lambda key: claims_of(queues[key], plan.batch, plan.claims),
+        )
         return clock.result("growth", "pending tasks", server, (), measurements)
 
 

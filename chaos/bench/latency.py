@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from tempfile import TemporaryDirectory
+from tempfile import TemporaryDirectory, mkdtemp
 
 import psycopg
 
@@ -23,10 +23,11 @@ from chaos.bench import BenchError, noop
 from chaos.bench.computer import SETTINGS, Clock
 from chaos.bench.drain import verify
 from chaos.bench.held import Held, live, pass_gate
-from chaos.bench.result import OURS, Key, Measurement, Result
+from chaos.bench.result import OURS, Key, Result
 from chaos.bench.setting import DEFAULT, parse_setting
 from chaos.bench.statistics import percentile
 from chaos.bench.tell import Tell
+from chaos.bench.turns import in_turn
 from chaos.bench.worker import Seen, make_worker
 from chaos.cluster.postgres import Postgres, postgres
 from scheduler import Attempt, Registry
@@ -50,7 +51,6 @@ def run(plan: Plan, command: str, tell: Tell) -> Result:
     clock = Clock(command)
     batch = parse_setting(DEFAULT).batch
     cells = [Key(OURS, DEFAULT, batch, workers) for workers in plan.workers]
-    measurements: list[Measurement] = []
     with (
         postgres(settings=SETTINGS, durable=True) as server,
         TemporaryDirectory(prefix="leaseproof-bench-") as scratch,
@@ -58,19 +58,17 @@ def run(plan: Plan, command: str, tell: Tell) -> Result:
         clock.start(server)
         server.create_database(EMPTY)
         scheduler.migrate(server.dsn(EMPTY))
-        for repeat in range(1, plan.repeats + 1):
-            for key in cells:
-                last = measurements[-1] if measurements else None
-                tell(len(measurements), len(cells) * plan.repeats, key, last)
-                directory = Path(scratch) / str(len(measurements))
-                directory.mkdir()
-                took = measure(server, EMPTY, key.at, plan.rate, plan.seconds, directory)
-                figures = {
-                    "start_p50": percentile(took, 50),
-                    "start_p99": percentile(took, 99),
-                    "tasks": len(took),
-                }
-                measurements.append(Measurement(key, repeat, figures, {}))
+
+        def figures(key: Key) -> dict[str, float]:
+            directory = Path(mkdtemp(dir=scratch))
+            took = measure(server, EMPTY, key.at, plan.rate, plan.seconds, directory)
+            return {
+                "start_p50": percentile(took, 50),
+                "start_p99": percentile(took, 99),
+                "tasks": len(took),
+            }
+
+        measurements = in_turn(cells, plan.repeats, tell, figures)
         return clock.result("latency", "workers", server, (), measurements)
 
 

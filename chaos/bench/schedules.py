@@ -31,8 +31,9 @@ from psycopg import Connection
 from chaos.bench import WrongDrainError, noop
 from chaos.bench.computer import SETTINGS, Clock
 from chaos.bench.growth import claims_of
-from chaos.bench.result import OURS, Key, Measurement, Result, spreads
+from chaos.bench.result import OURS, Key, Result, spreads
 from chaos.bench.tell import Tell
+from chaos.bench.turns import in_turn
 from chaos.cluster.postgres import Postgres, postgres
 from scheduler import Cron, Every, Registry
 from scheduler.schedules import declare_schedules, plan_due
@@ -63,17 +64,16 @@ def run(plan: Plan, command: str, tell: Tell) -> Result:
     """Measure all of the plan. Raises WrongDrainError or ClusterError."""
     clock = Clock(command)
     cells = [Key(OURS, "default", plan.batch, number) for number in plan.schedules]
-    measurements: list[Measurement] = []
     with postgres(settings=SETTINGS, durable=True) as server:
         clock.start(server)
         server.create_database(EMPTY)
         noop.prepare(server.dsn(EMPTY), plan.batch * plan.claims)
-        for repeat in range(1, plan.repeats + 1):
-            for key in cells:
-                last = measurements[-1] if measurements else None
-                tell(len(measurements), len(cells) * plan.repeats, key, last)
-                figures = measure(server, EMPTY, key.at, plan.batch, plan.claims)
-                measurements.append(Measurement(key, repeat, figures, {}))
+        measurements = in_turn(
+            cells,
+            plan.repeats,
+            tell,
+            lambda key: measure(server, EMPTY, key.at, plan.batch, plan.claims),
+        )
         return clock.result(BENCH, "schedules", server, (), measurements)
 
 

@@ -27,7 +27,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from tempfile import TemporaryDirectory
+from tempfile import TemporaryDirectory, mkdtemp
 from typing import IO, Protocol
 
 import psycopg
@@ -37,8 +37,9 @@ import scheduler
 from chaos.bench import BenchError, WrongDrainError, hold, noop
 from chaos.bench.computer import SETTINGS, Clock
 from chaos.bench.held import Held, live, pass_gate
-from chaos.bench.result import OURS, Key, Measurement, Result, spreads
+from chaos.bench.result import OURS, Key, Result, spreads
 from chaos.bench.tell import Tell
+from chaos.bench.turns import in_turn
 from chaos.cluster.postgres import Postgres, postgres
 from scheduler import Worker
 
@@ -84,7 +85,6 @@ def run(plan: Plan, command: str, tell: Tell) -> Result:
     """Measure all of the plan. Raises WrongDrainError, BenchError or ClusterError."""
     clock = Clock(command)
     cells = [Key(OURS, way, 1, number) for number in plan.workers for way in (COMMAND, FORKED)]
-    measurements: list[Measurement] = []
     with (
         postgres(settings=SETTINGS, durable=True) as server,
         TemporaryDirectory(prefix="leaseproof-bench-") as scratch,
@@ -92,14 +92,12 @@ def run(plan: Plan, command: str, tell: Tell) -> Result:
         clock.start(server)
         server.create_database(EMPTY)
         scheduler.migrate(server.dsn(EMPTY))
-        for repeat in range(1, plan.repeats + 1):
-            for key in cells:
-                last = measurements[-1] if measurements else None
-                tell(len(measurements), len(cells) * plan.repeats, key, last)
-                directory = Path(scratch) / str(len(measurements))
-                directory.mkdir()
-                figures = measure(server, EMPTY, key.setting, key.at, directory)
-                measurements.append(Measurement(key, repeat, figures, {}))
+        measurements = in_turn(
+            cells,
+            plan.repeats,
+            tell,
+            lambda key: measure(server, EMPTY, key.setting, key.at, Path(mkdtemp(dir=scratch))),
+        )
         return clock.result(BENCH, "workers", server, (), measurements)
 
 
