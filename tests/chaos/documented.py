@@ -7,7 +7,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 
 
-def kinds_of_fault() -> dict[int, list[str]]:
+def failure_modes() -> dict[int, list[str]]:
     """The table of docs/how-queues-break.md: the cells of each row by its number."""
     rows = {}
     for line in (ROOT / "docs" / "how-queues-break.md").read_text().splitlines():

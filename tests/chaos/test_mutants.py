@@ -20,7 +20,7 @@ from chaos.scenario import load_scenario
 from chaos.systems import UnknownSystemError, system
 from chaos.systems.leaseproof import Leaseproof
 from scheduler.statements import statement
-from tests.chaos.documented import kinds_of_fault
+from tests.chaos.documented import failure_modes
 
 
 def texts() -> dict[str, bytes]:
@@ -97,8 +97,8 @@ def test_the_scenario_that_shows_a_planted_bug_is_about_its_invariant(mutant: Mu
     assert 0 < mutant.shown_by.scale <= 1
 
 
-def test_the_documented_kinds_of_fault_name_the_bugs_that_are_planted_for_them() -> None:
-    rows = kinds_of_fault()
+def test_the_documented_failure_modes_name_the_bugs_that_are_planted_for_them() -> None:
+    rows = failure_modes()
     assert sorted(rows) == list(range(1, 47))
     for mutant in MUTANTS.values():
         if mutant.row is not None:
@@ -111,7 +111,7 @@ def test_the_documented_kinds_of_fault_name_the_bugs_that_are_planted_for_them()
     assert named == {mutant.name for mutant in MUTANTS.values() if mutant.row is not None}
 
 
-def test_fifteen_kinds_of_fault_and_more_are_planted_and_caught_by_their_own_invariant() -> None:
+def test_fifteen_failure_modes_and_more_are_planted_and_caught_by_their_own_invariant() -> None:
     caught = MUTANTS.keys() - ANOTHER_INVARIANT_SHOWS_IT
     rows = {MUTANTS[name].row for name in caught} - {None}
     assert len(rows) >= 15

@@ -13,7 +13,7 @@ from chaos.faults import AnyFault
 from chaos.scenario import ScenarioError, load_scenario, parse_scenario
 from chaos.systems import Timetable
 from chaos.workload import HOSTILE
-from tests.chaos.documented import kinds_of_fault
+from tests.chaos.documented import failure_modes
 
 SCENARIOS = Path(__file__).parents[2] / "scenarios"
 
@@ -43,11 +43,11 @@ def test_the_short_form_of_every_scenario_loads_for_eight_seconds_at_most(path: 
     assert load_scenario(path).in_short().load_seconds <= 8
 
 
-def test_scenarios_and_the_documented_kinds_of_fault_name_each_other() -> None:
+def test_scenarios_and_the_documented_failure_modes_name_each_other() -> None:
     loaded = [load_scenario(path) for path in sorted(SCENARIOS.glob("*.yaml"))]
     documented = {
         (row, name)
-        for row, cells in kinds_of_fault().items()
+        for row, cells in failure_modes().items()
         for name in re.findall(r"`([^`]+)`", cells[3])
     }
     assert {(row, one.name) for one in loaded for row in one.failure_modes} == documented

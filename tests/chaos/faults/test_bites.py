@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from copy import copy
 from dataclasses import replace
+from functools import partial
 
 import pytest
 
+from chaos.cluster.postgres import Postgres
 from chaos.faults import Fault, Injection
 from chaos.faults.clock import WrongClock
 from chaos.faults.database import (
@@ -23,8 +27,10 @@ from chaos.faults.replies import LoseCommits, LoseReplies
 from chaos.faults.rows import RowLock
 from chaos.faults.tasks import faults_of
 from chaos.faults.worker import Freeze, Kill, Pause, Stampede, Terminate
+from chaos.fleet import Fleet, Seat
 from chaos.history.events import History, Note
 from chaos.workload import Behaviour, Job
+from tests.chaos.faults.arena import arena
 from tests.chaos.invariants.build import Story, us
 
 KILL = Kill(kind="kill", count=1)
@@ -166,6 +172,20 @@ def test_a_task_was_cancelled_in_the_state_that_was_meant_or_the_fault_did_not_b
             assert (fault.bite(done, story.history()) is not None) is (wanted is was_running)
     earlier = Story().enqueue(7).cancel(7, 3).history()
     assert Cancel(kind="cancel", count=1, running=False).bite(done, earlier) is None
+
+
+def test_a_kill_at_a_moment_at_which_nobody_can_tell_who_held_leases_was_not_missed(
+    server: Postgres, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Fleet, "kill", lambda fleet, seats: None)
+    seat = Seat(1, "", incarnation=1)
+    where = arena(server, "postgres", seat)
+    told: Sequence[tuple[dict[str, list[int]] | None, bool]]
+    told = [({"w1.1": [1]}, False), ({}, True), (None, False)]
+    for leases, missed in told:
+        monkeypatch.setattr(where, "leases", partial(copy, leases))
+        seen = KILL.strike(where, seat)()
+        assert KILL.missed(replace(INJECTION, seen=seen), Story().history()) is missed
 
 
 def test_of_commits_only_one_with_an_effect_was_lost() -> None:

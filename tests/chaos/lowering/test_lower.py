@@ -8,13 +8,17 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import psycopg
 import pytest
+from psycopg import Connection
 
 from chaos.explore import replay
 from chaos.explore.errors import ExplorerError
 from chaos.explore.schedule import show
 from chaos.figures import lowering
 from chaos.history.events import History
+from chaos.lowering import actors
+from chaos.lowering.actors import Player, play
 from chaos.lowering.lower import lower
 from chaos.lowering.projection import CannotLowerError
 from chaos.lowering.recorded import mutant_of
@@ -96,6 +100,28 @@ def test_a_script_says_what_its_actors_can_do() -> None:
         Script(actors={"a": "claim dance"}, invariant="fenced")
     with pytest.raises(ExplorerError, match="no invariant is called 'nice'"):
         Script(actors={"a": "claim"}, invariant="nice")
+
+
+def test_a_player_whose_word_fails_leaves_the_session_that_it_opened_to_nobody(
+    empty_dsn: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened: list[Connection] = []
+
+    def fail(player: Player, _: int) -> None:
+        def lost(connection: Connection) -> None:
+            opened.append(connection)
+            if len(opened) == 2:
+                raise ValueError("it failed")
+            connection.close()
+            raise psycopg.OperationalError("the connection is lost")
+
+        player.client.do(lost)
+
+    claim = actors.WORDS["claim"]
+    monkeypatch.setitem(actors.WORDS, "claim", claim._replace(act=fail))
+    with psycopg.connect(empty_dsn, autocommit=True) as connection, pytest.raises(ValueError):
+        play(connection, "a", "claim", limited=False, until="finished", notes=[])
+    assert [one.closed for one in opened] == [True, True]
 
 
 # What each word is for, in the scheduler as it is: all of it is done, and nothing is wrong.
