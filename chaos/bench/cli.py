@@ -39,6 +39,7 @@ from chaos.bench.compare import Compared, cautions, compare
 from chaos.bench.peers import run as peers
 from chaos.bench.peers.installed import MissingError
 from chaos.bench.peers.known import KNOWN
+from chaos.bench.peers.peer import Peer
 from chaos.bench.result import FIGURES, Key, Measurement, Result, ResultError, as_json, load, save
 from chaos.bench.setting import DEFAULT, Setting, parse_setting
 from chaos.bench.table import number, sentences, table
@@ -64,6 +65,9 @@ Batches = Annotated[
 ]
 OneSetting = Annotated[str, typer.Option(help="SLOTS, SLOTS+PREFETCH, or `default`.")]
 Repeats = Annotated[int, typer.Option(min=1, max=100, help="How often each cell is measured.")]
+Only = Annotated[
+    list[str] | None, typer.Option(help="Measure this system; may be given again for more.")
+]
 AsJson = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
 Out = Annotated[
     Path | None, typer.Option(help="Where the result's directory is made; reports by default.")
@@ -229,13 +233,15 @@ def enqueue_command(
 def latency_command(
     workers: Workers = "1,4",
     rate: Annotated[float, typer.Option(min=0.1, max=1000, help="Tasks a second.")] = 50.0,
-    seconds: Annotated[float, typer.Option(min=0.1, help="For how long, each time.")] = 10.0,
+    seconds: Annotated[float, typer.Option(min=0.1, help="For how long, each time.")] = 15.0,
+    only: Only = None,
     repeats: Repeats = 3,
     as_json: AsJson = False,
     out: Out = None,
 ) -> None:
-    """How long after its enqueue a task starts, on a fleet with little to do."""
-    plan = latency.Plan(_numbers("--workers", workers, MOST_WORKERS), rate, seconds, repeats)
+    """How long after its enqueue a task starts on an idle fleet, ours and other queues'."""
+    counts = _numbers("--workers", workers, MOST_WORKERS)
+    plan = latency.Plan(_systems(only), counts, rate, seconds, repeats, named=bool(only))
     _measure(lambda tell: latency.run(plan, _command(), tell), as_json, out)
 
 
@@ -245,22 +251,14 @@ def peers_command(
     tasks: Annotated[
         int, typer.Option(min=1, help="For every drain; fewer where the defaults wait for seconds.")
     ] = 20_000,
-    only: Annotated[
-        list[str] | None, typer.Option(help="Measure this system; may be given again for more.")
-    ] = None,
+    only: Only = None,
     repeats: Repeats = 3,
     as_json: AsJson = False,
     out: Out = None,
 ) -> None:
     """Ours beside other PostgreSQL queues, each as it comes and at its best."""
-    known = {peer.name: peer for peer in KNOWN}
-    for name in only or ():
-        if name not in known:
-            end(f"{name!r} is no system that is measured; there are {', '.join(known)}", USAGE)
-    measured = tuple(peer for peer in KNOWN if not only or peer.name in only)
-    plan = peers.Plan(
-        measured, _numbers("--workers", workers, MOST_WORKERS), tasks, repeats, named=bool(only)
-    )
+    counts = _numbers("--workers", workers, MOST_WORKERS)
+    plan = peers.Plan(_systems(only), counts, tasks, repeats, named=bool(only))
     _measure(lambda tell: peers.run(plan, _command(), tell), as_json, out)
 
 
@@ -474,6 +472,15 @@ def _page() -> Callable[[Result], str]:
     except ImportError as error:
         raise BenchError("the page needs matplotlib: pip install 'leaseproof[bench]'") from error
     return page
+
+
+def _systems(only: list[str] | None) -> tuple[Peer, ...]:
+    """Those that were asked for, or all."""
+    known = {peer.name: peer for peer in KNOWN}
+    for name in only or ():
+        if name not in known:
+            end(f"{name!r} is no system that is measured; there are {', '.join(known)}", USAGE)
+    return tuple(peer for peer in KNOWN if not only or peer.name in only)
 
 
 def _settings(text: str) -> tuple[Setting, ...]:

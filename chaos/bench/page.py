@@ -8,16 +8,23 @@ from html import escape
 from importlib import import_module
 
 from chaos import bench
-from chaos.bench import peers
+from chaos.bench import latency, peers
 from chaos.bench.peers.said import BENCH as PEERS
 from chaos.bench.plots import LIMIT_COLOUR, Line, plot
 from chaos.bench.result import FIGURES, LIMIT, Key, Result, as_json, headline, spreads, waits
 from chaos.bench.statistics import Spread
-from chaos.bench.table import has_limit, number, ordered, said_waits, sentences, share
+from chaos.bench.table import (
+    BESIDE_OTHERS,
+    has_limit,
+    number,
+    ordered,
+    said_waits,
+    sentences,
+    share,
+)
 
 LATENCIES = (
     ("claim_p50", "claim_p99"),
-    ("start_p50", "start_p99"),
     ("declare_first", "declare_again"),
     ("plan_all",),
     ("look_idle", "look_blocked"),
@@ -53,7 +60,8 @@ def page(result: Result) -> str:
     title = f"chaos bench {result.bench}"
     # Inside a script element only a closing tag could end the data early.
     data = as_json(result).replace("</", "<\\/")
-    measured = peers.__doc__ if result.bench == PEERS else _measured(result.bench)
+    beside_others = {PEERS: peers.__doc__, latency.BENCH: latency.__doc__}
+    measured = beside_others.get(result.bench) or _measured(result.bench)
     dashed = " Dashed: pgbench." if has_limit(result) else ""
     return (
         '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
@@ -83,11 +91,13 @@ def _plots(result: Result) -> list[str]:
     """The headline by the axis for each batch, then the latencies; systems beside each other with
     each of their settings."""
     main = headline(result)
-    if result.bench == PEERS:
+    if result.bench in BESIDE_OTHERS:
         settings = dict.fromkeys(one.key.setting for one in result.measurements)
+        figures = (main,) if result.bench == PEERS else tuple(latency.PERCENTILES)
         return [
-            _figure(result, setting, partial(_has_setting, setting), (main,), log_y=True)
+            _figure(result, setting, partial(_has_setting, setting), (figure,), log_y=True)
             for setting in settings
+            for figure in figures
         ]
     latencies = [pair for pair in LATENCIES if spreads(result, pair[0])]
     drawn = []

@@ -42,6 +42,7 @@ FIGURES = {
         Figure("claiming_all", "s", "less"),
         Figure("claiming_first", "s", "less"),
         Figure("enqueued_per_s", "tasks/s", ""),
+        Figure("single_enqueues_per_s", "tasks/s", ""),
         Figure("seconds", "s", ""),
         Figure("tasks", "", ""),
         Figure("worker_cpu", "s", "less"),

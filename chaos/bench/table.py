@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from rich.table import Table
 
-from chaos.bench import schedules, startup, sustained
+from chaos.bench import latency, schedules, startup, sustained
 from chaos.bench.peers import said as peers
 from chaos.bench.result import (
     FIGURES,
@@ -29,6 +29,8 @@ COLUMNS = (
     *("claiming_all", "claiming_first"),
     *("empty_claims", "worker_cpu", "server_cpu", "dead_tuples"),
 )
+RATES = ("enqueued_per_s", "single_enqueues_per_s")
+BESIDE_OTHERS = (peers.BENCH, latency.BENCH)
 RANGED = (
     "tasks_per_s",
     "start_p50",
@@ -43,7 +45,7 @@ def table(result: Result) -> Table:
     """Medians (least to greatest), the share of the limit, and what sessions waited for."""
     main = headline(result)
     # Elsewhere each drain has the same number of tasks, or what its batch says.
-    names = (*COLUMNS, "tasks", "enqueued_per_s") if result.bench == peers.BENCH else COLUMNS
+    names = (*COLUMNS, "tasks", *RATES) if result.bench in BESIDE_OTHERS else COLUMNS
     columns = {name: found for name in names if (found := spreads(result, name))}
     waited = waits(result)
     limited = has_limit(result)
@@ -75,11 +77,12 @@ def has_limit(result: Result) -> bool:
 
 def ordered(result: Result) -> list[Key]:
     """The cells as people compare them: by batch, then by the axis, the limit below ours; systems
-    with each other by their speed."""
+    with each other by the figure that the bench is about, the best first."""
     keys = dict.fromkeys(one.key for one in result.measurements)
-    if result.bench == peers.BENCH:
-        speeds = spreads(result, headline(result))
-        return sorted(keys, key=lambda key: (key.at, -speeds[key].median))
+    if result.bench in BESIDE_OTHERS:
+        main = headline(result)
+        found, sign = spreads(result, main), -1 if FIGURES[main].better == "more" else 1
+        return sorted(keys, key=lambda key: (key.at, sign * found[key].median))
     return sorted(keys, key=lambda key: (key.batch, key.at, key.system == LIMIT, key.setting))
 
 
@@ -121,6 +124,8 @@ def sentences(result: Result) -> Iterator[str]:
     elif result.bench == sustained.BENCH:
         medians = {key: found.median for key, found in spreads(result, main).items()}
         yield from sustained.sentences(medians, unit)
+    elif result.bench == latency.BENCH:
+        yield from latency.sentences(result)
     elif result.bench == schedules.BENCH:
         yield from schedules.sentences(result)
     elif result.bench == startup.BENCH:

@@ -9,6 +9,7 @@ bench the newest that has the figure counts.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from operator import ge, gt, le, lt
 from statistics import mean
 from typing import Literal, NamedTuple
 
@@ -19,7 +20,6 @@ from chaos.bench.result import LIMIT, OURS, Key, Result, limit_of, spreads
 from chaos.bench.setting import DEFAULT
 
 HELD, NOT_HELD, MISSING = "held", "not held", "missing"
-NO_COMMAND = "not measured"  # says nothing of the results that are given
 MILLION = 1_000_000
 MOST_PENDING, LEAST_PENDING = 5 * MILLION, 10_000
 MOST_WORKERS = 64
@@ -32,9 +32,18 @@ COMMANDS = {
     "contention": "chaos bench contention",
     "transactional": "chaos bench transactional",
     "peers": "chaos bench peers",
+    "latency": "chaos bench latency",
     "growth": "chaos bench growth --pending 10000,100000,1000000,5000000",
     "sustained": "chaos bench sustained",
     "enqueue": "chaos bench enqueue",
+}
+
+Must = Literal["at least", "more than", "at most", "less than"]
+_COMPARES: Mapping[Must, Callable[[float, float], bool]] = {
+    "at least": ge,
+    "more than": gt,
+    "at most": le,
+    "less than": lt,
 }
 
 
@@ -57,15 +66,13 @@ class Target(NamedTuple):
     figure: str
     of: str
     bench: str
-    must: Literal["at least", "more than", "at most"]
+    must: Must
     bound: float
     find: Callable[[Result], Found | Lacking]
 
     def holds(self, value: float) -> bool:
         """Whether a value is as it must be."""
-        if self.must == "at most":
-            return value <= self.bound
-        return value > self.bound if self.must == "more than" else value >= self.bound
+        return _COMPARES[self.must](value, self.bound)
 
 
 class Row(NamedTuple):
@@ -80,7 +87,7 @@ class Row(NamedTuple):
 
 def rows(results: Sequence[Result]) -> list[Row]:
     """All targets beside what these results say."""
-    return [_row(target, results) for target in TARGETS] + list(UNMEASURED)
+    return [_row(target, results) for target in TARGETS]
 
 
 def missing(results: Sequence[Result]) -> Iterator[str]:
@@ -120,11 +127,11 @@ def _beside_peers(names: Sequence[str]) -> Callable[[Result], Found | Lacking]:
     return find
 
 
-def _enqueued(name: str) -> Callable[[Result], Found | Lacking]:
-    """Our bulk enqueue as a multiple of this system's."""
+def _enqueued(name: str, figure: str) -> Callable[[Result], Found | Lacking]:
+    """Our enqueue, in bulk or one by one, as a multiple of this system's."""
 
     def find(result: Result) -> Found | Lacking:
-        medians = _medians(result, "enqueued_per_s")
+        medians = _medians(result, figure)
         if absent := [one for one in (OURS, name) if one not in _systems(medians)]:
             return Lacking(f"it has no {', '.join(absent)}")
         mine, theirs = (
@@ -132,6 +139,22 @@ def _enqueued(name: str) -> Callable[[Result], Found | Lacking]:
             for system in (OURS, name)
         )
         return Found(mine / theirs, f"{mine:,.0f} to {theirs:,.0f} tasks/s")
+
+    return find
+
+
+def _started(name: str, figure: str) -> Callable[[Result], Found | Lacking]:
+    """How soon a task of ours starts with default settings, as a multiple of this system's."""
+
+    def find(result: Result) -> Found | Lacking:
+        medians = _medians(result, figure)
+        ours = [key for key in medians if (key.system, key.setting) == (OURS, DEFAULT)]
+        theirs = [key for key in medians if key.system == name]
+        if absent := [one for one, keys in ((OURS, ours), (name, theirs)) if not keys]:
+            return Lacking(f"it has no {', '.join(absent)}")
+        mine, best = (min(keys, key=medians.__getitem__) for keys in (ours, theirs))
+        cell = f"{medians[mine]:.2f} ms to {medians[best]:.2f} ms ({best.setting})"
+        return Found(medians[mine] / medians[best], cell)
 
     return find
 
@@ -283,20 +306,24 @@ TARGETS = (
         *("sustained", "at least", 0.5, _under_horizon),
     ),
     *(
-        Target("bulk enqueue", name, "peers", "more than", 1.0, _enqueued(name))
+        Target("bulk enqueue", name, "peers", "more than", 1.0, _enqueued(name, "enqueued_per_s"))
         for name in ("graphile-worker", "pgqueuer")
     ),
     *(
         Target(f"single enqueue, {clients}", LIMIT, "enqueue", "at least", 0.8, _of_pgbench(1, at))
         for clients, at in (("1 client", 1), ("8 clients", 8))
     ),
-)
-# What is to be reached beside systems that no bench measures in one run with ours.
-UNMEASURED = tuple(
-    Row(figure, of, "more than 1", "no command measures it", NO_COMMAND)
-    for figure, of in (
-        ("single enqueue", "absurd"),
-        ("enqueue to start, p50", "graphile-worker"),
-        ("enqueue to start, p99", "graphile-worker"),
-    )
+    Target(
+        "single enqueue",
+        "absurd",
+        *("peers", "more than", 1.0, _enqueued("absurd", "single_enqueues_per_s")),
+    ),
+    *(
+        Target(
+            f"enqueue to start, p{percent}",
+            "graphile-worker",
+            *("latency", "less than", 1.0, _started("graphile-worker", f"start_p{percent}")),
+        )
+        for percent in (50, 99)
+    ),
 )

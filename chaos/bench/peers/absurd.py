@@ -9,7 +9,7 @@ from typing import Any
 import psycopg
 
 from chaos.bench.peers.peer import BEST, DEFAULT, Check, Options, Peer, Setting
-from chaos.bench.peers.program import enqueueing, gate, main
+from chaos.bench.peers.program import Pace, enqueueing, gate, main, paced
 from chaos.bench.peers.tally import ran
 
 QUEUE, TASK = "default", "noop"
@@ -28,6 +28,15 @@ PEER = Peer(
             most=5_000,
         ),
     ),
+    idle=(
+        Setting(DEFAULT, {}, "as it comes: asks for tasks every 0.25 s"),
+        Setting(
+            BEST,
+            {"concurrency": 10, "poll_interval": 0.01},
+            "asynchronous worker, concurrency=10, poll_interval=0.01 (docs/sdks/python.md)",
+        ),
+    ),
+    table="absurd.t_default",
     # Its index begins with the state.
     open=(
         "select exists (select from absurd.r_default"
@@ -65,6 +74,16 @@ def prepare(url: str, tasks: int, options: Options) -> None:
             )
 
 
+def enqueue(url: str, options: Options, pace: Pace) -> None:
+    """One by one. Its client commits each call."""
+    from absurd_sdk import Absurd
+
+    app = Absurd(url, queue_name=QUEUE)
+    for sent in paced(pace):
+        app.spawn(TASK, {"sent": sent}, queue=QUEUE)
+    app.close()
+
+
 def work(url: str, options: Any) -> None:
     """One worker: the synchronous one of the quick start, or the asynchronous one."""
     if options:
@@ -75,8 +94,8 @@ def work(url: str, options: Any) -> None:
     gate()
     app = Absurd(url, queue_name=QUEUE)
 
-    def noop(params: object, context: object) -> None:
-        ran()
+    def noop(params: Any, context: object) -> None:
+        ran(params.get("sent"))
 
     app.register_task(name=TASK)(noop)
     signal.signal(signal.SIGTERM, lambda *_: app.stop_worker())
@@ -90,8 +109,8 @@ async def _work_async(url: str, options: Any) -> None:
     gate()
     app = AsyncAbsurd(url, queue_name=QUEUE)
 
-    async def noop(params: object, context: object) -> None:
-        ran()
+    async def noop(params: Any, context: object) -> None:
+        ran(params.get("sent"))
 
     app.register_task(name=TASK)(noop)
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, app.stop_worker)
@@ -100,4 +119,4 @@ async def _work_async(url: str, options: Any) -> None:
 
 
 if __name__ == "__main__":
-    main(prepare, work)
+    main(prepare, work, enqueue)

@@ -8,7 +8,7 @@ from typing import Any
 
 from chaos.bench.peers import tally
 from chaos.bench.peers.peer import BEST, DEFAULT, Check, Options, Peer, Setting
-from chaos.bench.peers.program import enqueueing, gate, main
+from chaos.bench.peers.program import Pace, enqueueing, gate, main, paced_async
 
 QUEUE = "default"
 
@@ -44,6 +44,21 @@ PEER = Peer(
             " Worker)",
         ),
     ),
+    idle=(
+        Setting(DEFAULT, {}, "as it comes: a pool of processes, logs every job"),
+        Setting(
+            BEST,
+            {
+                "queue": {
+                    "executor": "chancy.executors.asyncex.AsyncExecutor",
+                    "concurrency": 1_000,
+                },
+                "quiet": True,
+            },
+            "AsyncExecutor, concurrency=1000, logs warnings only (reference of Queue, executors)",
+        ),
+    ),
+    table="chancy_jobs",
     open=(
         "select exists (select from chancy_jobs where queue = 'default'"
         " and state in ('pending', 'running', 'retrying'))"
@@ -70,8 +85,7 @@ async def _prepare(url: str, tasks: int, options: Options) -> None:
     from chancy import Chancy, Job, Queue
 
     settings: Any = options.get("queue", {})
-    # Its default executor is made for plain functions, the other runs only coroutines.
-    function = tally.ran_async if settings else tally.ran
+    function = _function(options)
     async with Chancy(url) as chancy:
         await chancy.migrate()
         await chancy.declare(Queue(QUEUE, **settings))
@@ -79,6 +93,25 @@ async def _prepare(url: str, tasks: int, options: Options) -> None:
         with enqueueing():
             async for _ in chancy.push_many(jobs):
                 pass
+
+
+def _function(options: Options) -> Any:
+    """The handler: its default executor is made for plain functions, the other runs coroutines."""
+    return tally.ran_async if options.get("queue") else tally.ran
+
+
+def enqueue(url: str, options: Options, pace: Pace) -> None:
+    """One by one."""
+    asyncio.run(_enqueue(url, options, pace))
+
+
+async def _enqueue(url: str, options: Options, pace: Pace) -> None:
+    from chancy import Chancy, Job
+
+    function = _function(options)
+    async with Chancy(url) as chancy:
+        async for sent in paced_async(pace):
+            await chancy.push(Job.from_func(function, queue=QUEUE, kwargs={"sent": sent}))
 
 
 def work(url: str, options: Any) -> None:
@@ -106,4 +139,4 @@ async def _work(url: str, options: Any) -> None:
 
 
 if __name__ == "__main__":
-    main(prepare, work)
+    main(prepare, work, enqueue)

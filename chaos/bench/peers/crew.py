@@ -1,4 +1,5 @@
-"""The worker processes of one system, started and held at their gate until all have loaded."""
+"""The processes of one system: what installs it and enqueues, and its workers, which are held at
+their gate until all have loaded."""
 
 from __future__ import annotations
 
@@ -12,13 +13,13 @@ from typing import IO
 
 from chaos.bench import BenchError, measure
 from chaos.bench.peers.peer import Setting
-from chaos.bench.peers.program import ENQUEUED, READY
+from chaos.bench.peers.program import ENQUEUED, READY, Pace
 from chaos.bench.peers.tally import DIRECTORY, Tally, read_tallies
 
 START_SECONDS = 60.0
 STOP_SECONDS = 60.0
 LOOK_EVERY = 0.02
-PREPARE_SECONDS = 600.0
+ENQUEUE_SECONDS = 600.0
 
 
 def prepare(command: list[str], url: str, setting: Setting, tasks: int) -> float:
@@ -26,17 +27,27 @@ def prepare(command: list[str], url: str, setting: Setting, tasks: int) -> float
 
     Raises BenchError if that fails.
     """
-    said = f"`{' '.join(command)} prepare`"
+    return _enqueued([*command, "prepare"], url, setting, str(tasks))
+
+
+def enqueue(command: list[str], url: str, setting: Setting, pace: Pace) -> float:
+    """Enqueue one by one; how many seconds the calls by the clock took. Raises BenchError if that
+    fails."""
+    return _enqueued([*command, "enqueue"], url, setting, *map(str, pace))
+
+
+def _enqueued(command: list[str], url: str, setting: Setting, *rest: str) -> float:
+    said = f"`{' '.join(command)}`"
     try:
         ran = subprocess.run(
-            [*command, "prepare", url, json.dumps(setting.options), str(tasks)],
+            [*command, url, json.dumps(setting.options), *rest],
             capture_output=True,
             text=True,
             stdin=subprocess.DEVNULL,
-            timeout=PREPARE_SECONDS,
+            timeout=ENQUEUE_SECONDS,
         )
     except subprocess.TimeoutExpired as error:
-        raise BenchError(f"{said} did not end within {PREPARE_SECONDS:.0f} s") from error
+        raise BenchError(f"{said} did not end within {ENQUEUE_SECONDS:.0f} s") from error
     if ran.returncode != 0:
         raise BenchError(f"{said} failed:\n{_end(ran.stderr)}")
     # A system may write to stdout, too.

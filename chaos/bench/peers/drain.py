@@ -62,7 +62,7 @@ def drain(
             wal = measure.wal_position(connection)
             server_cpu, worker_cpu = measure.cpu_of_server(server.pid), crew.cpu()
             crew.begin()
-            ended = _await_end(connection, cell.peer, crew, longest)
+            ended = await_end(connection, cell.peer, crew, longest)
             server_cpu = measure.cpu_of_server(server.pid) - server_cpu
             worker_cpu = crew.cpu() - worker_cpu
             wal = measure.wal_position(connection) - wal
@@ -106,7 +106,7 @@ def verify(connection: psycopg.Connection, cell: Cell, tallies: list[Tally]) -> 
         wrong.append(f"handlers ran {ran} times for {cell.tasks} jobs")
     if wrong:
         what = f"{cell.key.system} {cell.key.setting} at {cell.workers}"
-        raise WrongDrainError(f"the drain of {what} is wrong, its speed means nothing: {wrong}")
+        raise WrongDrainError(f"what {what} did is wrong, its speed means nothing: {wrong}")
 
 
 def is_open(connection: psycopg.Connection, peer: Peer) -> bool:
@@ -115,14 +115,14 @@ def is_open(connection: psycopg.Connection, peer: Peer) -> bool:
     return row is not None and bool(row[0])
 
 
-def _await_end(connection: psycopg.Connection, peer: Peer, crew: Crew, longest: float) -> float:
+def await_end(connection: psycopg.Connection, peer: Peer, crew: Crew, longest: float) -> float:
     """When a look found every job done."""
     deadline = time.monotonic() + longest
     due = time.monotonic()
     while is_open(connection, peer):
         crew.check()
         if time.monotonic() > deadline:
-            raise BenchError(f"a drain of {peer.name} did not end within {longest:.0f} s")
+            raise BenchError(f"{peer.name} did not end within {longest:.0f} s")
         due = max(due + LOOK_EVERY, time.monotonic())
         time.sleep(max(0.0, due - time.monotonic()))
     return time.time()

@@ -11,7 +11,7 @@ import psycopg
 import scheduler
 from chaos.bench import noop
 from chaos.bench.peers.peer import BEST, DEFAULT, Check, Options, Peer, Setting
-from chaos.bench.peers.program import enqueueing, gate, main
+from chaos.bench.peers.program import Pace, enqueueing, gate, main, paced
 from chaos.bench.peers.tally import ran
 from chaos.bench.result import OURS
 from scheduler import Attempt, Registry, Worker
@@ -28,6 +28,9 @@ PEER = Peer(
         # Of 99, 499 and 999, tried as the others' values were, this took the least CPU a task.
         Setting(BEST, {"slots": 1, "prefetch": 499}, "slots=1, prefetch=499 (docs/performance.md)"),
     ),
+    # Nothing makes a task start sooner than the defaults do.
+    idle=(Setting(DEFAULT, {}, "as it comes"),),
+    table="scheduler.tasks",
     open=(
         "select exists (select from scheduler.tasks where status = 'pending')"
         " or exists (select from scheduler.tasks where status = 'running')"
@@ -49,13 +52,21 @@ def prepare(url: str, tasks: int, options: Options) -> None:
             scheduler.enqueue_many(connection, kind, ({"n": number} for number in numbers))
 
 
+def enqueue(url: str, options: Options, pace: Pace) -> None:
+    """One by one, each call a commit of its own."""
+    kind = noop.kind()
+    with psycopg.connect(url, autocommit=True) as connection:
+        for sent in paced(pace):
+            scheduler.enqueue(connection, kind, {"sent": sent})
+
+
 def work(url: str, options: Any) -> None:
     """One worker, as the setting says."""
     logging.basicConfig(level=logging.WARNING)
     registry = Registry()
 
     def handler(attempt: Attempt, payload: dict[str, int]) -> None:
-        ran()
+        ran(payload.get("sent"))
 
     registry.kind(noop.KIND, dict[str, int])(handler)
     worker = Worker(registry, url, **options)
@@ -65,4 +76,4 @@ def work(url: str, options: Any) -> None:
 
 
 if __name__ == "__main__":
-    main(prepare, work)
+    main(prepare, work, enqueue)

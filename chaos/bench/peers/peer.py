@@ -34,8 +34,10 @@ class Peer(NamedTuple):
     """A system.
 
     runtime: what runs its program, which is a module or a file in `npm/`. packages: whose versions
-    the result names. open: SQL, whether there is a job that is not done; the cheapest look that is
-    still true, for it is asked fifty times a second.
+    the result names. settings: for throughput. idle: for how soon a job starts on an idle fleet,
+    without those that cannot keep up with a few jobs a second. table: has one row a job. open: SQL,
+    whether there is a job that is not done; the cheapest look that is still true, for it is asked
+    fifty times a second.
     """
 
     name: str
@@ -43,6 +45,8 @@ class Peer(NamedTuple):
     program: str
     packages: tuple[str, ...]
     settings: tuple[Setting, ...]
+    idle: tuple[Setting, ...]
+    table: str
     open: str
     checks: tuple[Check, ...]
 

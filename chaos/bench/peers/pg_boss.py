@@ -27,6 +27,25 @@ PEER = Peer(
             " (docs/api/workers.md)",
         ),
     ),
+    # As it comes, a worker takes one job every 2 s: at a higher rate jobs would wait for each
+    # other.
+    idle=(
+        Setting(
+            BEST,
+            {
+                "boss": {"useListenNotify": True},
+                "queue": {"notify": True},
+                "work": {
+                    "batchSize": 1000,
+                    "pollingIntervalSeconds": 0.5,
+                    "notifyPollingIntervalSeconds": 0.5,
+                },
+            },
+            "useListenNotify, notify, batchSize=1000, both polling intervals 0.5 s (docs/api:"
+            " constructor.md, queues.md, workers.md); not measured as it comes: one job every 2 s",
+        ),
+    ),
+    table="pgboss.job",
     open=(
         "select exists (select from pgboss.job where name = 'noop'"
         " and state in ('created', 'retry', 'active'))"

@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any
 
 from chaos.bench.peers.peer import BEST, DEFAULT, Check, Options, Peer, Setting
-from chaos.bench.peers.program import enqueueing, gate, main
+from chaos.bench.peers.program import Pace, enqueueing, gate, main, paced_async
 from chaos.bench.peers.tally import ran
 
 ENTRYPOINT = "noop"
@@ -30,6 +30,9 @@ PEER = Peer(
             "batch_size=1000, asyncpg, uvloop, `pgq autovac` (docs/guides/performance-tuning.md)",
         ),
     ),
+    # Its documentation names nothing that makes a job start sooner.
+    idle=(Setting(DEFAULT, {}, "as `pgq run` does it: asyncpg, uvloop"),),
+    table="pgqueuer",
     # The job that was enqueued last is done last or nearly: a look from that end finds it at once.
     open="select (select 1 from pgqueuer order by id desc limit 1) is not null",
     checks=(
@@ -77,6 +80,26 @@ async def _prepare(url: str, tasks: int, options: Options) -> None:
         await connection.close()
 
 
+def enqueue(url: str, options: Options, pace: Pace) -> None:
+    """One by one. Its driver is not in a transaction, so each call is a commit."""
+    import uvloop
+
+    uvloop.run(_enqueue(url, pace))
+
+
+async def _enqueue(url: str, pace: Pace) -> None:
+    import asyncpg
+    from pgqueuer import Queries
+
+    connection = await asyncpg.connect(url)
+    try:
+        queries = Queries.from_asyncpg_connection(connection)
+        async for sent in paced_async(pace):
+            await queries.enqueue(ENTRYPOINT, str(sent).encode())
+    finally:
+        await connection.close()
+
+
 def work(url: str, options: Any) -> None:
     """One worker, as `pgq run` starts it."""
     import asyncpg
@@ -99,9 +122,9 @@ def work(url: str, options: Any) -> None:
     uvloop.run(run(**batch))
 
 
-async def _noop(job: object) -> None:
-    ran()
+async def _noop(job: Any) -> None:
+    ran(None if job.payload is None else int(job.payload))
 
 
 if __name__ == "__main__":
-    main(prepare, work)
+    main(prepare, work, enqueue)

@@ -6,7 +6,7 @@ import asyncio
 from typing import Any
 
 from chaos.bench.peers.peer import BEST, DEFAULT, Check, Options, Peer, Setting
-from chaos.bench.peers.program import enqueueing, gate, main
+from chaos.bench.peers.program import Pace, enqueueing, gate, main, paced_async
 from chaos.bench.peers.tally import ran_async
 
 CHUNK = 1_000  # jobs a call of batch_defer
@@ -26,6 +26,15 @@ PEER = Peer(
             most=3_000,
         ),
     ),
+    idle=(
+        Setting(DEFAULT, {}, "as it comes: concurrency=1"),
+        Setting(
+            BEST,
+            {"concurrency": 10, "pool": 11},
+            "concurrency=10 (docs/howto/concurrency.md), pool of 11 (docs/discussions.md)",
+        ),
+    ),
+    table="procrastinate_jobs",
     open=(
         "select (select 1 from procrastinate_jobs where status in ('todo', 'doing')"
         " order by id desc limit 1) is not null"
@@ -71,6 +80,18 @@ async def _prepare(url: str, tasks: int) -> None:
                 await task.batch_defer_async(*[{} for _ in range(min(CHUNK, tasks - first))])
 
 
+def enqueue(url: str, options: Options, pace: Pace) -> None:
+    """One by one."""
+    asyncio.run(_enqueue(url, pace))
+
+
+async def _enqueue(url: str, pace: Pace) -> None:
+    app, task = _app(url, None)
+    async with app.open_async():
+        async for sent in paced_async(pace):
+            await task.defer_async(sent=sent)
+
+
 def work(url: str, options: Any) -> None:
     """One worker; it handles SIGTERM by itself."""
     app, _ = _app(url, options.get("pool"))
@@ -80,4 +101,4 @@ def work(url: str, options: Any) -> None:
 
 
 if __name__ == "__main__":
-    main(prepare, work)
+    main(prepare, work, enqueue)

@@ -1,15 +1,17 @@
 """The command line of a system's program in Python, the gate before its workers, and the clock
-around its enqueue."""
+around its enqueues and between them."""
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import NamedTuple
 
 from chaos.bench.peers.peer import Options
 from chaos.bench.peers.tally import DIRECTORY
@@ -18,13 +20,28 @@ ENQUEUED = "enqueued in "  # begins the line that says in how many seconds
 READY = ".ready"  # the suffix of the file of each process that is at the gate
 
 
+class Pace(NamedTuple):
+    """How a client enqueues one by one: so many jobs before the clock begins, so many by the clock,
+    so many a second (0: each at once when the call before it has returned)."""
+
+    warm: int
+    tasks: int
+    rate: float
+
+
 def main(
-    prepare: Callable[[str, int, Options], None], work: Callable[[str, Options], None]
+    prepare: Callable[[str, int, Options], None],
+    work: Callable[[str, Options], None],
+    enqueue: Callable[[str, Options, Pace], None],
 ) -> None:
-    """`prepare URL OPTIONS TASKS` or `work URL OPTIONS`; OPTIONS is JSON."""
+    """`prepare URL OPTIONS TASKS`, `work URL OPTIONS` or `enqueue URL OPTIONS WARM TASKS RATE`;
+    OPTIONS is JSON."""
     what, url, options, *rest = sys.argv[1:]
     if what == "prepare":
         prepare(url, int(rest[0]), json.loads(options))
+    elif what == "enqueue":
+        warm, tasks, rate = rest
+        enqueue(url, json.loads(options), Pace(int(warm), int(tasks), float(rate)))
     else:
         work(url, json.loads(options))
 
@@ -34,7 +51,39 @@ def enqueueing() -> Iterator[None]:
     """Around the enqueue of all jobs, in `prepare`: say how long it took."""
     began = time.perf_counter()
     yield
-    sys.stdout.write(f"{ENQUEUED}{time.perf_counter() - began}\n")
+    _say(time.perf_counter() - began)
+
+
+def paced(pace: Pace) -> Iterator[int]:
+    """In `enqueue`, when the client has connected: the clock just before each call, when that is
+    due. The body of the loop is the call, and the end of the loop says how long they took."""
+    for seconds in _waits(pace):
+        if seconds > 0:
+            time.sleep(seconds)
+        yield time.monotonic_ns()
+
+
+async def paced_async(pace: Pace) -> AsyncIterator[int]:
+    """The same for a client whose calls are awaited."""
+    for seconds in _waits(pace):
+        if seconds > 0:
+            await asyncio.sleep(seconds)
+        yield time.monotonic_ns()
+
+
+def _waits(pace: Pace) -> Iterator[float]:
+    """Until each call is due, in seconds; a late one does not make the next one late."""
+    began = clock = time.perf_counter()
+    for number in range(pace.warm + pace.tasks):
+        now = time.perf_counter()
+        if number == pace.warm:
+            clock = now
+        yield began + number / pace.rate - now if pace.rate else 0.0
+    _say(time.perf_counter() - clock)
+
+
+def _say(seconds: float) -> None:
+    sys.stdout.write(f"{ENQUEUED}{seconds}\n")
 
 
 def gate() -> None:

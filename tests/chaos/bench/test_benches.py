@@ -12,7 +12,7 @@ import pytest
 from psycopg import Connection
 from typer.testing import CliRunner
 
-from chaos.bench import WrongDrainError, enqueue, growth, latency, noop, schedules, scrape, startup
+from chaos.bench import WrongDrainError, enqueue, growth, noop, schedules, scrape, startup
 from chaos.bench.contention import Plan
 from chaos.bench.limit import find_pgbench
 from chaos.bench.result import LIMIT, OURS, Key, Measurement, Result
@@ -47,12 +47,6 @@ def test_a_task_too_many_makes_an_enqueue_wrong(migrated: Postgres, tmp_path: Pa
             enqueue.measure(migrated, "not_empty", None, Key(OURS, "2", 2, 1), 3, tmp_path)
     finally:
         migrated.drop_database("not_empty")
-
-
-def test_every_task_of_an_idle_fleet_has_a_latency(migrated: Postgres, tmp_path: Path) -> None:
-    took = latency.measure(migrated, TEMPLATE, 2, 50.0, 0.2, tmp_path)
-    assert len(took) == 10
-    assert min(took) > 0
 
 
 def test_claims_are_timed_and_must_get_all(db: Connection, dsn: str) -> None:

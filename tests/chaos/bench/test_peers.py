@@ -6,6 +6,7 @@ import json
 import re
 import subprocess
 import sys
+import time
 import tomllib
 from collections.abc import Iterator
 from functools import partial
@@ -17,18 +18,21 @@ import pytest
 from rich.console import Console
 from typer.testing import CliRunner
 
-from chaos.bench import BenchError, WrongDrainError
+from chaos.bench import BenchError, WrongDrainError, latency
 from chaos.bench.page import page
 from chaos.bench.peers import installed
-from chaos.bench.peers.drain import Cell, began, drain, verify
+from chaos.bench.peers.crew import prepare
+from chaos.bench.peers.drain import Cell, began, drain, url_of, verify
 from chaos.bench.peers.installed import MissingError
 from chaos.bench.peers.known import KNOWN
 from chaos.bench.peers.peer import BEST, DEFAULT, Peer
-from chaos.bench.peers.run import Plan, commands_of, template
+from chaos.bench.peers.program import Pace, paced
+from chaos.bench.peers.run import Plan, commands_of, one_by_one, template
 from chaos.bench.peers.said import sentences
-from chaos.bench.peers.tally import Tally, read_tallies
+from chaos.bench.peers.tally import Tally, read_starts, read_tallies
 from chaos.bench.result import OURS, Key, Measurement, Result
 from chaos.bench.table import ordered, table
+from chaos.bench.table import sentences as said_of
 from chaos.cli import app
 from chaos.cluster.postgres import Postgres
 from tests.chaos.bench.made_up import MACHINE
@@ -139,11 +143,51 @@ def test_runs_are_counted_in_any_thread_and_outlive_the_process(tmp_path: Path) 
     assert tally.began > 1e9
 
 
+def test_a_job_that_says_when_it_was_enqueued_has_its_start_noted(tmp_path: Path) -> None:
+    program = (
+        "import os, signal\n"
+        "from chaos.bench.peers.tally import ran\n"
+        "for sent in (9, None, 7): ran(sent)\n"
+        "os.kill(os.getpid(), signal.SIGKILL)\n"
+    )
+    environment = {"LEASEPROOF_BENCH_DIRECTORY": str(tmp_path), "PYTHONPATH": str(ROOT)}
+    before = time.monotonic_ns()
+    subprocess.run([sys.executable, "-c", program], env=environment, check=False)
+    seven, nine = read_starts(tmp_path)
+    assert (seven.sent, nine.sent) == (7, 9)
+    assert before < nine.began <= seven.began < time.monotonic_ns()
+    assert read_tallies(tmp_path)[0].ran == 3
+
+
+def test_a_client_makes_no_call_before_it_is_due(capsys: pytest.CaptureFixture[str]) -> None:
+    began = time.monotonic_ns()
+    sent = list(paced(Pace(warm=2, tasks=4, rate=100.0)))
+    assert len(sent) == 6
+    assert all(at - began >= number * 10_000_000 for number, at in enumerate(sent))
+    ended = (time.monotonic_ns() - began) / 1e9
+    seconds = float(capsys.readouterr().out.removeprefix("enqueued in "))
+    assert 0 < seconds < ended - 0.01  # the first two calls are not counted
+    assert len(list(paced(Pace(warm=0, tasks=3, rate=0)))) == 3
+
+
+@pytest.mark.slow
+def test_each_enqueue_of_one_job_must_be_a_commit_of_its_own(place: Place) -> None:
+    def seconds(bug: str) -> float:
+        return one_by_one(place.server, place.name(), cell_of(made_up(bug)), COMMAND, pace)
+
+    pace = Pace(warm=3, tasks=17, rate=0)
+    assert seconds("") > 0
+    with pytest.raises(WrongDrainError, match=r"20 calls of made-up left .* \(20, 1\)"):
+        seconds("one commit for all")
+    with pytest.raises(WrongDrainError, match=r"20 calls of made-up left .* \(19, 19\)"):
+        seconds("loses an enqueue")
+
+
 MISSING = made_up()._replace(name="nobody", packages=("leaseproof-is-not-this",))
 
 
 def test_a_system_that_is_not_installed_is_a_note() -> None:
-    commands, notes = commands_of(Plan((*KNOWN[:1], MISSING), (1,), 10, 1, named=False))
+    commands, notes = commands_of((KNOWN[0], MISSING), named=False)
     assert list(commands) == [OURS]
     assert notes == [
         "not measured: nobody is not installed; pip install 'leaseproof[peers]'",
@@ -154,7 +198,7 @@ def test_a_system_that_is_not_installed_is_a_note() -> None:
 
 def test_a_system_that_was_asked_for_and_is_not_installed_is_an_error() -> None:
     with pytest.raises(MissingError, match=r"nobody is not installed; pip install"):
-        commands_of(Plan((MISSING,), (1,), 10, 1, named=True))
+        commands_of((MISSING,), named=True)
 
 
 def test_a_node_that_is_too_old_is_not_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -282,6 +326,37 @@ def test_the_page_shows_each_system_in_a_colour_of_its_own() -> None:
         assert len(set(re.findall(r"stroke: (var\(--line-\d\))", picture))) == len(KNOWN)
 
 
+def made_up_latencies() -> Result:
+    """Every system, with its settings, at two numbers of workers."""
+    cells = [
+        (Key(peer.name, setting.name, 0, at), float(at * number))
+        for number, peer in enumerate(KNOWN, 1)
+        for setting in peer.idle
+        for at in (1, 4)
+    ]
+    measurements = tuple(
+        Measurement(key, 1, {"start_p50": p50, "start_p99": 10 * p50, "enqueued_per_s": 50.0}, {})
+        for key, p50 in cells
+    )
+    command = "chaos bench latency"
+    return Result("latency", "workers", command, "", 1.0, MACHINE, ("a note",), measurements)
+
+
+def test_latencies_are_said_and_shown_the_soonest_first() -> None:
+    result = made_up_latencies()
+    assert [key.system for key in ordered(result)][:2] == [OURS, "pgqueuer"]
+    said = list(said_of(result))
+    assert said[0].startswith(
+        "start p50 at 1 workers, ms: leaseproof (default) 1.00, pgqueuer (default) 2.00,"
+    )
+    assert said[3].startswith("start p99 at 4 workers, ms: leaseproof (default) 40.00, pgqueuer")
+    html = page(result)
+    assert "on a fleet with little to do" in html
+    assert "How a drain is measured" not in html
+    titles = re.findall(r"<figcaption>(.*?)</figcaption>", html)
+    assert titles[:4] == [f"start {p}, {s}" for s in (DEFAULT, BEST) for p in ("p50", "p99")]
+
+
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
@@ -293,6 +368,13 @@ def test_a_wrong_option_is_a_usage_error(arguments: list[str], said: str) -> Non
     ran = CliRunner().invoke(app, ["bench", "peers", *arguments])
     assert ran.exit_code == 2
     assert said in ran.output.replace("\n", " ")
+
+
+@pytest.mark.parametrize("bench", ["peers", "latency"])
+def test_each_bench_beside_others_has_a_choice_of_systems(bench: str) -> None:
+    ran = CliRunner().invoke(app, ["bench", bench, "--only", "celery"])
+    assert ran.exit_code == 2
+    assert "'celery' is no system that is measured" in ran.output.replace("\n", " ")
 
 
 @pytest.mark.slow
@@ -356,3 +438,29 @@ def test_every_other_drains_where_it_is_installed(place: Place, peer: Peer) -> N
             with pytest.raises(WrongDrainError, match=said):
                 verify(connection, cell, [Tally(1.0, JOBS)])
             connection.rollback()
+
+
+@pytest.mark.slow
+@pytest.mark.chaos_long
+@pytest.mark.parametrize("peer", KNOWN[1:], ids=lambda peer: peer.name)
+def test_every_other_enqueues_one_by_one_and_has_latencies_where_it_is_installed(
+    place: Place, peer: Peer, tmp_path: Path
+) -> None:
+    command = part("peers", partial(installed.command, peer), MissingError)
+    single = Cell(peer, peer.settings[0], 1, 0)
+    assert one_by_one(place.server, place.name(), single, command, Pace(5, 20, rate=0)) > 0
+    pace = Pace(warm=5, tasks=20, rate=50.0)
+    for setting in peer.idle:
+        template_ = place.name()
+        place.server.create_database(template_)
+        prepare(command, url_of(place.server, template_), setting, 0)
+        directory = tmp_path / setting.name
+        directory.mkdir()
+        cell = Cell(peer, setting, 2, pace.warm + pace.tasks)
+        before = time.monotonic_ns()
+        found = latency.measure(place.server, template_, cell, command, pace, directory)
+        assert found["tasks"] == 20
+        assert 0 < found["start_p50"] <= found["start_p99"]
+        sent = [one.sent for one in read_starts(directory)]
+        assert before < sent[0] < sent[-1] < time.monotonic_ns()  # one clock, whoever reads it
+        assert sent[-1] - sent[0] > 0.2e9  # it takes 0.48 s at this rate, and no time without

@@ -12,16 +12,7 @@ from typer.testing import CliRunner
 from chaos.bench import growth, sustained
 from chaos.bench.peers.said import PYTHON
 from chaos.bench.result import LIMIT, OURS, Key, Measurement, Result, save
-from chaos.bench.targets import (
-    HELD,
-    MISSING,
-    NO_COMMAND,
-    NOT_HELD,
-    TARGETS,
-    UNMEASURED,
-    missing,
-    rows,
-)
+from chaos.bench.targets import HELD, MISSING, NOT_HELD, TARGETS, missing, rows
 from chaos.cli import app
 from tests.chaos.bench.made_up import MACHINE
 
@@ -54,10 +45,10 @@ def pgbench(batch: int, at: int) -> Key:
 
 def test_without_results_all_is_missing_and_said_how_to_get() -> None:
     found = rows([])
-    assert len(found) == len(TARGETS) + len(UNMEASURED)
-    assert {row.verdict for row in found} == {MISSING, NO_COMMAND}
+    assert len(found) == len(TARGETS)
+    assert {row.verdict for row in found} == {MISSING}
     assert [command.split()[2] for command in missing([])] == [
-        *("peers", "contention", "transactional", "growth", "sustained", "enqueue"),
+        *("peers", "contention", "transactional", "growth", "sustained", "enqueue", "latency"),
     ]
 
 
@@ -154,6 +145,30 @@ def test_bulk_enqueues_are_beside_those_of_others(theirs: float, verdict: str) -
     cells |= {Key("pgqueuer", "default", 0, 1): 10.0, Key("pgqueuer", "best", 0, 1): theirs}
     found = verdicts(result("peers", cells, "enqueued_per_s"))
     assert found == {("bulk enqueue", "pgqueuer"): verdict}
+
+
+@pytest.mark.parametrize(("theirs", "verdict"), [(99.0, HELD), (100.0, NOT_HELD)])
+def test_single_enqueues_are_beside_those_of_absurd(theirs: float, verdict: str) -> None:
+    cells = {ours("default", 0, 1): 90.0, ours("best", 0, 1): 100.0}
+    cells |= {Key("absurd", "default", 0, 1): theirs, Key("pgqueuer", "best", 0, 1): 900.0}
+    found = verdicts(result("peers", cells, "single_enqueues_per_s"))
+    assert found == {("single enqueue", "absurd"): verdict}
+
+
+@pytest.mark.parametrize("percent", ["p50", "p99"])
+@pytest.mark.parametrize(("theirs", "verdict"), [(5.1, HELD), (5.0, NOT_HELD)])
+def test_ours_starts_sooner_with_defaults_than_theirs_at_their_best(
+    percent: str, theirs: float, verdict: str
+) -> None:
+    cells = {ours("default", 0, 1): 6.0, ours("default", 0, 4): 5.0, ours("best", 0, 1): 1.0}
+    cells |= {Key("pgqueuer", "default", 0, 1): 1.0, Key("graphile-worker", "default", 0, 1): 9.0}
+    lone = rows([result("latency", {ours("default", 0, 1): 1.0}, f"start_{percent}")])
+    assert {row.measured for row in lone if row.figure == f"enqueue to start, {percent}"} == {
+        "it has no graphile-worker"
+    }
+    cells[Key("graphile-worker", "batching", 0, 4)] = theirs
+    found = verdicts(result("latency", cells, f"start_{percent}"))
+    assert found == {(f"enqueue to start, {percent}", "graphile-worker"): verdict}
 
 
 def test_single_enqueues_are_judged_at_each_number_of_clients() -> None:

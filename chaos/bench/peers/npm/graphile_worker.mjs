@@ -1,7 +1,7 @@
 // graphile-worker: what it is and how it is set stands in ../graphile_worker.py.
 
 import { makeWorkerUtils, run } from "graphile-worker";
-import { count, enqueueing, gate, main, onTerm } from "./bench.mjs";
+import { count, enqueueing, gate, main, onTerm, paced } from "./bench.mjs";
 
 const CHUNK = 10_000; // jobs a call of addJobs
 
@@ -18,15 +18,21 @@ async function prepare(connectionString, tasks) {
   await utils.release();
 }
 
+async function enqueue(connectionString, options, pace) {
+  const utils = await makeWorkerUtils({ connectionString });
+  for await (const sent of paced(pace)) await utils.addJob("noop", { sent });
+  await utils.release();
+}
+
 async function work(connectionString, options) {
   gate();
   const runner = await run({
     ...(options.worker ? { preset: { worker: { connectionString, ...options.worker } } }
       : { connectionString }),
-    taskList: { noop: async () => count() },
+    taskList: { noop: async (payload) => count(payload.sent) },
     noHandleSignals: true, // onTerm does, so that the tally is written
   });
   onTerm(() => runner.stop());
 }
 
-await main(prepare, work);
+await main(prepare, work, enqueue);
