@@ -15,6 +15,7 @@ from typing import Literal, NamedTuple, TypeVar
 
 import psycopg
 from psycopg import Connection
+from psycopg.pq import TransactionStatus
 
 from scheduler import checks
 from scheduler.errors import (
@@ -127,11 +128,13 @@ def enqueue_many(
     texts = [kind.dump(payload) for payload in payloads]
     ids: list[int] = []
     # Only in autocommit mode is a transaction ours to commit. Otherwise the caller's statements are
-    # in one that the first of them begins, perhaps this; transaction() here would commit it.
+    # in one that the first of them begins, perhaps this; transaction() here would commit it. One
+    # statement by itself is one: BEGIN and COMMIT would be two more round trips.
+    alone = len(texts) <= CHUNK and connection.info.transaction_status == TransactionStatus.IDLE
     with (
         refusals(),
         needing(connection, "scheduler_enqueue"),
-        connection.transaction() if connection.autocommit else nullcontext(),
+        connection.transaction() if connection.autocommit and not alone else nullcontext(),
     ):
         for start in range(0, len(texts), CHUNK):
             values = {**shared, "payloads": texts[start : start + CHUNK]}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta, timezone
+from typing import Any
 
 import psycopg
 import pytest
@@ -94,6 +95,34 @@ def test_a_failure_in_a_later_chunk_enqueues_nothing(
     with pytest.raises(psycopg.errors.CheckViolation):
         put(db, 5)
     assert statuses(db) == {}
+
+
+def test_a_refused_enqueue_leaves_the_callers_transaction_as_it_was(db: Connection) -> None:
+    db.execute("alter table scheduler.tasks add check (payload <> '1')")
+    with db.transaction():
+        put(db)
+        with pytest.raises(psycopg.errors.CheckViolation):
+            put(db, 2)
+        put(db)
+    assert statuses(db) == {"pending": 2}
+
+
+def test_one_enqueue_by_itself_is_one_statement(
+    db: Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sent, wait = list[str](), db.wait
+
+    def waiting(step: Any, *others: Any) -> Any:
+        sent.append(step.__name__)
+        return wait(step, *others)
+
+    monkeypatch.setattr(db, "wait", waiting)
+    put(db, 3)
+    assert len(sent) == 1
+    with db.transaction():  # here a refusal shall undo this call alone: a savepoint is set, too
+        sent.clear()
+        put(db, 3)
+        assert len(sent) > 1
 
 
 def test_a_delay_counts_from_the_databases_clock(db: Connection, clock: Clock) -> None:
