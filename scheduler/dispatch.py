@@ -1,4 +1,4 @@
-"""Claims due tasks, and gives back claims that never reached a handler."""
+"""Claims due tasks, also along with completions; gives back claims that reached no handler."""
 
 from __future__ import annotations
 
@@ -8,10 +8,11 @@ from collections.abc import Mapping, Sequence
 from datetime import timedelta
 
 from psycopg import Connection
+from psycopg.rows import TupleRow
 
 from scheduler.events import event
 from scheduler.kinds import SHORTEST_LEASE
-from scheduler.lease import Attempt, Lease
+from scheduler.lease import Attempt, Lease, columns
 from scheduler.statements import duration, fetch
 
 log = logging.getLogger("scheduler")
@@ -35,12 +36,7 @@ def claim(
     `sent` is the worker's monotonic clock read before this call: its belief counts from there.
     `limited` names the kinds with a limit on their leases; without it none of those is claimed.
     """
-    values = {
-        "owner": owner,
-        "kinds": list(kinds),
-        "leases": [duration(lease) for lease in kinds.values()],
-        "limit": limit,
-    }
+    values = _wanted(owner, kinds, limit)
     if limited:
         idle = int(max(SHORTEST_LEASE, min(kinds.values())).total_seconds() * 1000)
         with connection.transaction():
@@ -48,33 +44,55 @@ def claim(
             rows = fetch(connection, "claim", values)
     else:
         rows = fetch(connection, "claim", values)
-    return [
-        Attempt(
-            Lease(task, token, owner),
-            kind,
-            payload,
-            number,
-            max_attempts,
-            due,
-            kinds[kind],
-            sent + kinds[kind].total_seconds(),
-            schedule,
-            occurrence,
-            late,
-        )
-        for (
-            task,
-            token,
-            kind,
-            payload,
-            number,
-            max_attempts,
-            due,
-            schedule,
-            occurrence,
-            late,
-        ) in rows
-    ]
+    return [_attempt(row, owner, kinds, sent) for row in rows]
+
+
+def complete_and_claim(
+    connection: Connection,
+    leases: Sequence[Lease],
+    owner: str,
+    kinds: Mapping[str, timedelta],
+    limit: int,
+    sent: float,
+) -> tuple[set[int], list[Attempt]]:
+    """Do what `finish.complete` and `claim` do, in one statement and so with one commit.
+
+    For kinds without a limit. Returns the task ids that were completed, and what was claimed.
+    """
+    values = {**columns(leases), **_wanted(owner, kinds, limit)}
+    completed, claimed = set[int](), list[Attempt]()
+    for row in fetch(connection, "complete_and_claim", values):
+        if row[1] is None:  # no token: a completion
+            completed.add(row[0])
+        else:
+            claimed.append(_attempt(row, owner, kinds, sent))
+    return completed, claimed
+
+
+def _wanted(owner: str, kinds: Mapping[str, timedelta], limit: int) -> dict[str, object]:
+    return {
+        "owner": owner,
+        "kinds": list(kinds),
+        "leases": [duration(lease) for lease in kinds.values()],
+        "limit": limit,
+    }
+
+
+def _attempt(row: TupleRow, owner: str, kinds: Mapping[str, timedelta], sent: float) -> Attempt:
+    task, token, kind, payload, number, most, due, schedule, occurrence, late = row
+    return Attempt(
+        Lease(task, token, owner),
+        kind,
+        payload,
+        number,
+        most,
+        due,
+        kinds[kind],
+        sent + kinds[kind].total_seconds(),
+        schedule,
+        occurrence,
+        late,
+    )
 
 
 def log_claim(attempts: Sequence[Attempt]) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections import Counter, defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from queue import Empty
 
@@ -20,13 +20,20 @@ from scheduler.watchdog import Observe, Watchdog
 log = logging.getLogger("scheduler")
 
 End = tuple[Attempt, Outcome]
+Complete = Callable[[Connection, Sequence[Lease]], set[int]]  # as `finish.complete`
 
 
 def settle(
-    connection: Connection, ended: Sequence[End], watchdog: Watchdog, observe: Observe
+    connection: Connection,
+    ended: Sequence[End],
+    watchdog: Watchdog,
+    observe: Observe,
+    complete: Complete = finish.complete,
 ) -> list[End]:
     """Write down how attempts ended; returns those that must be written later, because somebody
     has their row locked. All others are the worker's no more, whether they counted or not.
+
+    complete: how a batch of completions is written.
 
     If the database fails in the middle nothing is forgotten: what was written is found to be so
     when it is written again.
@@ -41,7 +48,7 @@ def settle(
             waiting.append((attempt, outcome))
     if not waiting:
         return []
-    written = write_batches(connection, waiting)
+    written = write_batches(connection, waiting, complete)
     # Two attempts of one task may both end here, a zombie and its successor, and `written` tells
     # them not apart.
     ends = Counter(attempt.task for attempt, _ in waiting)
@@ -84,26 +91,30 @@ def log_losses(watchdog: Watchdog) -> None:
             )
 
 
-def write_batches(connection: Connection, waiting: Sequence[End]) -> dict[int, str]:
+def write_batches(
+    connection: Connection, waiting: Sequence[End], complete: Complete = finish.complete
+) -> dict[int, str]:
     """Write outcomes; returns what became of each task written.
 
     An outcome that the database refuses must not keep the others from being written, again and
     again: then each is written by itself, and the refused one becomes a failure.
     """
     try:
-        return _write_together(connection, waiting)
+        return _write_together(connection, waiting, complete)
     except (psycopg.DataError, psycopg.IntegrityError):
         became: dict[int, str] = {}
     for attempt, outcome in waiting:
         try:
-            became |= _write_together(connection, [(attempt, outcome)])
+            became |= _write_together(connection, [(attempt, outcome)], finish.complete)
         except (psycopg.DataError, psycopg.IntegrityError) as error:
             refused = f"the database refused to write that it {outcome.what}: {error}"
             became |= finish.fail(connection, [attempt.lease], [refused])
     return became
 
 
-def _write_together(connection: Connection, waiting: Sequence[End]) -> dict[int, str]:
+def _write_together(
+    connection: Connection, waiting: Sequence[End], complete: Complete
+) -> dict[int, str]:
     """Write each kind of outcome in one statement; returns what became of each task written."""
     ended: defaultdict[str, tuple[list[Lease], list[Outcome]]] = defaultdict(lambda: ([], []))
     for attempt, outcome in waiting:
@@ -114,7 +125,7 @@ def _write_together(connection: Connection, waiting: Sequence[End]) -> dict[int,
     for what, (leases, outcomes) in ended.items():
         match what:
             case "completed":
-                became |= dict.fromkeys(finish.complete(connection, leases), "completed")
+                became |= dict.fromkeys(complete(connection, leases), "completed")
             case "failed":
                 became |= finish.fail(connection, leases, [one.error for one in outcomes])
             case "snoozed":

@@ -13,6 +13,9 @@ MICROSECOND = timedelta(microseconds=1)
 SQL = Path(__file__).parent / "sql"
 
 _COMMENT = re.compile(rb"(?<=\n)[ \t]*--.*\n")  # not one in the first line
+_PART = re.compile(rb"\{(?P<file>\w+) as (?P<name>[^}]*)\}")  # another file's statement, as a CTE
+_WITH = re.compile(rb"--.*\nwith (?P<parts>.*\n\))\n(?P<last>(update|insert) .*)", re.DOTALL)
+_INDENT = re.compile(rb"(?<=\n) +| +--.*")
 
 
 @cache
@@ -22,8 +25,19 @@ def statement(name: str) -> bytes:
     Of its comment only the first line, so that whoever looks at the server's sessions sees what a
     statement is for. The rest is for readers of the file: psycopg parses texts of more than 4,096
     bytes anew at each call, and the server would be sent them each time.
+
+    `{complete as completed}` in it is the statement of another file, as parts of this one's WITH.
     """
-    return _COMMENT.sub(b"", (SQL / f"{name}.sql").read_bytes())
+    text = _COMMENT.sub(b"", (SQL / f"{name}.sql").read_bytes())
+    return _PART.sub(lambda part: _as_part(part["file"].decode(), part["name"]), text)
+
+
+def _as_part(file: str, name: bytes) -> bytes:
+    """A statement `with A last`, which changes something, as `A, name as (last)`: the server takes
+    no statement that does within another's parts."""
+    found = _WITH.fullmatch(_INDENT.sub(b"", statement(file)))
+    assert found is not None, f"{file}.sql has another form"
+    return found["parts"] + b",\n" + name + b" as (\n" + found["last"] + b")"
 
 
 def fetch(connection: Connection, name: str, values: Mapping[str, object]) -> list[TupleRow]:

@@ -13,18 +13,21 @@ import os
 import secrets
 import socket
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from contextlib import AbstractContextManager
 from datetime import timedelta
 from queue import Empty, SimpleQueue
+from typing import NamedTuple
 
 import psycopg
+from psycopg import Connection
 
-from scheduler import checks
+from scheduler import checks, finish
 from scheduler.access import LONGEST_KIND
 from scheduler.dispatch import (
     at_limit,
     claim,
+    complete_and_claim,
     declare_limits,
     log_claim,
     new_owner,
@@ -47,7 +50,7 @@ from scheduler.session import (
     connect_handlers,
     connect_worker,
 )
-from scheduler.settle import log_losses, settle
+from scheduler.settle import Complete, log_losses, settle
 from scheduler.slots import Slots
 from scheduler.upkeep import SHORTEST_IDLE, Upkeep
 from scheduler.watchdog import Observe, ObserveClaim, ObserveLimited, Watchdog, guarded
@@ -61,6 +64,17 @@ RETRY_LOCKED_LONGEST = 1.0  # and at last, twice as long each time that nothing 
 MOST_LOCKED = 1000  # such outcomes: with more the worker claims nothing
 LONGEST_CALL = 30.0  # seconds that a call to the database may take, however long the leases are
 AFTER_GRACE = 2.0  # seconds that interrupted handlers get to say how they ended
+
+
+class _Ask(NamedTuple):
+    """One claim: for so much room at most `limit` tasks. most: what a claim could ask for until
+    this one."""
+
+    owner: str
+    sent: float
+    room: int
+    limit: int
+    most: int
 
 
 class Worker:
@@ -306,11 +320,15 @@ class Worker:
         for broken in (self._keeper.error, self._watchdog.error):
             if broken is not None:
                 raise broken
-        self._write(connection)
-        if self._doubtful:  # before upkeep, which may fail: others wait for these
-            self._release_doubtful(connection)
-        self._upkeep.do(connection, self._stopping)
-        idle = self._poll if self._stopping else self._claim(connection)
+        plain = self._stopping or self._doubtful or self._limited or self._upkeep.due_in() == 0
+        if self._unwritten and not plain:
+            idle = self._write_and_claim(connection)
+        else:
+            self._write(connection)
+            if self._doubtful:  # before upkeep, which may fail: others wait for these
+                self._release_doubtful(connection)
+            self._upkeep.do(connection, self._stopping)
+            idle = self._poll if self._stopping else self._claim(connection)
         if self._stopping:
             # To see the end of the grace in time; at once if that need not be waited for.
             idle = self._tick if self._watchdog.count() else 0.0
@@ -333,25 +351,64 @@ class Worker:
 
     def _claim(self, connection: WorkerConnection) -> float:
         """Claim for the free slots; returns for how long there is nothing more to claim."""
+        ask = self._ask(over=0)
+        if ask is None:
+            return self._poll  # an attempt that ends wakes us
+        with self._bounded(connection):
+            attempts = claim(
+                connection, ask.owner, self._leases, ask.limit, ask.sent, self._limited
+            )
+        return self._take(connection, ask, attempts)
+
+    def _write_and_claim(self, connection: WorkerConnection) -> float:
+        """Write down how attempts ended, and claim for their slots with the same commit if any was
+        completed; returns for how long there is nothing more to claim."""
+        ask = self._ask(over=len(self._unwritten))
+        if ask is None:
+            self._write(connection)
+            return self._poll
+        claimed: list[list[Attempt]] = []
+
+        def complete(connection: Connection, leases: Sequence[Lease]) -> set[int]:
+            if claimed:
+                return finish.complete(connection, leases)
+            completed, attempts = complete_and_claim(
+                connection, leases, ask.owner, self._leases, ask.limit, ask.sent
+            )
+            claimed.append(attempts)
+            return completed
+
+        # Should this fail after the claim, the claim stays doubtful, and is given back.
+        self._write(connection, complete)
+        if claimed:
+            return self._take(connection, ask, claimed[0])
+        del self._doubtful[ask.owner]
+        self._most = ask.most
+        return self._claim(connection)
+
+    def _ask(self, over: int) -> _Ask | None:
+        """What to ask the database for now; None if there is no room. over: how many attempts have
+        ended, and are held no longer once that is written."""
         # What is over and cannot be written yet takes no slot: whoever locks one source's record
         # for long must not keep this worker from the tasks of all others.
-        room = self._room - (self._watchdog.count() - len(self._locked))
+        room = self._room - (self._watchdog.count() - len(self._locked) - over)
         if room <= 0 or len(self._locked) >= MOST_LOCKED:
-            return self._poll  # an attempt that ends wakes us
+            return None
         owner, sent = new_owner(self.name), self._monotonic()
         self._doubtful[owner] = sent + max(self._leases.values()).total_seconds()
         # A reply that is too large for the line, or for the time a call may take, never arrives:
         # after one that did not, the next is of one task, and then of ever more again.
         most, self._most = self._most, 1
-        asked = min(room, most)
-        with self._bounded(connection):
-            attempts = claim(connection, owner, self._leases, asked, sent, self._limited)
-        self._most = min(max(most, 2 * asked), self._room)
-        del self._doubtful[owner]
+        return _Ask(owner, sent, room, min(room, most), most)
+
+    def _take(self, connection: WorkerConnection, ask: _Ask, attempts: Sequence[Attempt]) -> float:
+        """Hand what was claimed to the slots; returns for how long there is nothing more."""
+        self._most = min(max(ask.most, 2 * ask.limit), self._room)
+        del self._doubtful[ask.owner]
         now = self._monotonic()
         in_time = [attempt for attempt in attempts if attempt.believed_until > now]
         self._watchdog.hold(in_time)
-        self._observe_claim(len(attempts), now - sent)
+        self._observe_claim(len(attempts), now - ask.sent)
         log_claim(attempts)
         for attempt in attempts:
             detail = f"{attempt.kind} {attempt.number} {attempt.late:.6f}"
@@ -370,7 +427,7 @@ class Worker:
         if attempts:
             # Fewer than asked for does not mean that no more are due: others may have had them
             # locked. Look again as soon as there is room.
-            return 0.0 if len(attempts) < room else self._poll
+            return 0.0 if len(attempts) < ask.room else self._poll
         # What is enqueued from here on is announced, and the keeper has been listening since
         # before this claim: between "nothing due" and going to sleep there is no gap. (Through a
         # pooler nothing is announced, and a poll finds it.)
@@ -390,7 +447,7 @@ class Worker:
         now = self._monotonic()
         self._doubtful = {owner: end for owner, end in self._doubtful.items() if end > now}
 
-    def _write(self, connection: WorkerConnection) -> None:
+    def _write(self, connection: WorkerConnection, complete: Complete = finish.complete) -> None:
         """Write down how attempts ended; what was neither written nor refused stays for later."""
         log_losses(self._watchdog)
         again = set[Lease]()
@@ -400,7 +457,7 @@ class Worker:
         if not self._unwritten:
             return
         with self._bounded(connection):
-            locked = settle(connection, self._unwritten, self._watchdog, self._observe)
+            locked = settle(connection, self._unwritten, self._watchdog, self._observe, complete)
         self._unwritten = []
         if again:
             all_locked = again <= {attempt.lease for attempt, _ in locked}

@@ -13,7 +13,7 @@ from psycopg import Connection
 
 from chaos.life.clock import Clock
 from scheduler import enqueue
-from scheduler.dispatch import claim, new_owner, release_claims
+from scheduler.dispatch import claim, complete_and_claim, new_owner, release_claims
 from scheduler.finish import complete
 from tests.scheduler.working import (
     LEASE,
@@ -40,6 +40,35 @@ def test_a_claim_takes_the_lease_and_counts_the_attempt(db: Connection, clock: C
     assert found.lease_expires_at == clock.now + LEASE
     assert (attempt.task, attempt.token, attempt.number) == (number, 1, 1)
     assert (attempt.kind, attempt.payload, attempt.due) == ("work", "0", found.next_run_at)
+
+
+def test_a_claim_along_with_a_completion_takes_the_lease_in_the_same_transaction(
+    db: Connection, clock: Clock
+) -> None:
+    first, second, third = put(db, 3)
+    lease = take_one(db).lease
+    clock.advance(timedelta(seconds=7))
+    completed, [attempt] = complete_and_claim(db, [lease], "one/2", {"work": LEASE}, 1, sent=9.0)
+    assert completed == {first}
+    assert (row(db, first)["status"], outcomes(db, first)) == ("completed", ["completed"])
+    found = task(db, second)
+    assert (found.status, found.lease_owner, found.attempts) == ("running", "one/2", 1)
+    assert found.lease_expires_at == clock.now + LEASE
+    assert (attempt.task, attempt.token, attempt.number) == (second, 1, 1)
+    assert (attempt.kind, attempt.payload, attempt.due) == ("work", "1", found.next_run_at)
+    assert (attempt.late, attempt.believed_until) == (7.0, 9.0 + LEASE.total_seconds())
+    assert task(db, third).status == "pending"
+    both = "select count(distinct xmin::text) from scheduler.tasks where id = any(%s)"
+    assert db.execute(both, [[first, second]]).fetchone() == (1,)
+
+
+def test_a_claim_along_with_a_completion_that_is_refused_takes_what_is_due(db: Connection) -> None:
+    first, second = put(db, 2)
+    lease = take_one(db).lease
+    late = lease._replace(token=lease.token + 1)
+    completed, [attempt] = complete_and_claim(db, [late], "one/2", {"work": LEASE}, 9, 0.0)
+    assert (completed, attempt.task) == (set(), second)
+    assert task(db, first).status == "running"
 
 
 def test_every_claim_call_has_an_owner_of_its_own() -> None:

@@ -11,6 +11,7 @@ from psycopg import Connection
 
 from chaos.life.clock import Clock
 from scheduler.dead_letter import discard, requeue
+from scheduler.dispatch import complete_and_claim
 from scheduler.finish import (
     begin_attempt,
     complete,
@@ -38,6 +39,9 @@ LOST = "LP001"
 # Each changes what it is told to, by name.
 ENDS: dict[str, Callable[[Connection, Lease], object]] = {
     "complete": lambda db, lease: complete(db, [lease]),
+    "complete and claim": lambda db, lease: complete_and_claim(
+        db, [lease], "next/1", {"other": LEASE}, 1, 0.0
+    )[0],
     "fail": lambda db, lease: fail(db, [lease], ["no"]),
     "release": lambda db, lease: release(db, [lease]),
     "snooze": lambda db, lease: snooze(db, [lease], [LEASE]),

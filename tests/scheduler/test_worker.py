@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, suppress
 from datetime import UTC, datetime, timedelta
+from itertools import pairwise
 from math import inf
 from threading import Event
 from typing import Any, cast
@@ -39,9 +40,9 @@ from scheduler import (
     migrate,
 )
 from scheduler.access import limit_source
-from scheduler.dispatch import claim, declare_limits
+from scheduler.dispatch import claim, complete_and_claim, declare_limits
 from scheduler.finish import begin_attempt, complete_and_commit
-from scheduler.lease import Lease, reclaim
+from scheduler.lease import Lease, Look, reclaim, second_look
 from scheduler.outcome import Outcome, describe
 from scheduler.schedules import plan_due
 from scheduler.settle import End
@@ -458,7 +459,8 @@ def test_a_lease_left_behind_is_taken_over_and_its_owner_logged(
     db: Connection, dsn: str, clock: Clock, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO, "scheduler")
-    registry, ran, seen = Registry(), list[int](), Seen()
+    seen: Seen = []
+    registry, ran = Registry(), list[int]()
 
     @registry.kind("work", int)
     def work(attempt: Attempt, payload: int) -> None:
@@ -891,6 +893,70 @@ def test_the_rows_of_a_claim_whose_reply_was_lost_are_released_and_not_counted(
         *before, last = outcomes(db, number)
         assert (set(before), last) == ({"released"}, "completed")
         assert (task(db, number).attempts, task(db, number).lease_token) == (1, len(before) + 1)
+
+
+def test_a_worker_with_one_slot_completes_a_task_and_claims_the_next_with_one_commit(
+    db: Connection, dsn: str
+) -> None:
+    registry = Registry()
+    registry.kind("work", int)(ignore)
+    numbers = put(db, 20, registry["work"])
+    # No upkeep is due meanwhile, for which both would be done apart.
+    never = timedelta(hours=1)
+    with running(worker(registry, dsn, slots=1, poll=never, reclaim_every=never)):
+        for number in numbers:
+            over(db, number)
+    times = db.execute(
+        "select claimed_at, finished_at from scheduler.run_log order by finished_at"
+    ).fetchall()
+    assert len(times) == 20
+    for (_, finished), (claimed, _) in pairwise(times):
+        assert claimed == finished
+
+
+@pytest.mark.parametrize("after", ["the write", "a second look that fails"])
+def test_completions_and_a_claim_whose_reply_was_lost_are_settled_once_and_given_back(
+    db: Connection, dsn: str, after: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lost: list[int] = []
+
+    def losing(*arguments: Any) -> tuple[set[int], list[Attempt]]:
+        completed, attempts = complete_and_claim(*arguments)
+        if attempts and not lost:
+            lost.extend(attempt.task for attempt in attempts)
+            if after == "the write":
+                raise psycopg.OperationalError("the reply was lost")
+            completed.clear()  # so that somebody looks
+        return completed, attempts
+
+    def looking(*arguments: Any) -> dict[Lease, Look]:
+        if len(lost) == 1:
+            lost.append(0)
+            raise psycopg.OperationalError("nothing can be seen")
+        return second_look(*arguments)
+
+    monkeypatch.setattr("scheduler.worker.complete_and_claim", losing)
+    monkeypatch.setattr("scheduler.settle.second_look", looking)
+    seen: Seen = []
+    registry, ran = Registry(), list[int]()
+
+    @registry.kind("work", int, retry=RetryPolicy(max_attempts=1))
+    def work(attempt: Attempt, payload: int) -> None:
+        ran.append(attempt.task)
+
+    numbers = enqueue_many(db, work, range(4))
+    never = timedelta(hours=1)
+    one = worker(registry, dsn, slots=1, poll=never, reclaim_every=never, observe=watch(seen))
+    with running(one):
+        for number in numbers:
+            over(db, number)
+    assert sorted(ran) == numbers
+    for number in numbers:
+        expected = ["released", "completed"] if number == lost[0] else ["completed"]
+        assert outcomes(db, number) == expected
+    ended = [lease.task for what, lease, _ in seen if what == "settled"]
+    assert Counter(ended)[numbers[0]] == 1
+    assert [what for what, _, _ in seen if what in ("lease-lost", "refused")] == []
 
 
 def test_a_claim_whose_lease_is_over_by_the_workers_clock_when_it_arrives_is_given_back(
