@@ -63,9 +63,8 @@ def ids(tasks: Iterable[Any]) -> list[int]:
 
 def slots(count: object, prefetch: object) -> None:
     """How many handlers a worker runs at once, and how many tasks more it claims."""
-    if not 1 <= of_type("slots", count, int) <= MOST_SLOTS or not (
-        0 <= of_type("prefetch", prefetch, int) <= MOST_SLOTS
-    ):
+    ahead = 0 if prefetch is None else of_type("prefetch", prefetch, int)
+    if not (1 <= of_type("slots", count, int) <= MOST_SLOTS and 0 <= ahead <= MOST_SLOTS):
         raise ValueError(
             f"slots must be from 1 to {MOST_SLOTS} and prefetch from 0 to {MOST_SLOTS}"
         )

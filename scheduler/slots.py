@@ -94,13 +94,21 @@ class Slots:
         """Start nothing any more: what waits is reported as released, and free threads end."""
         self._draining = True
         # Here, not when a thread is free: that may be never, and the attempts would count.
+        self.withdraw()
+        for _ in self._threads:
+            self._ready.put(None)
+
+    def waiting(self) -> int:
+        """How many attempts no thread has taken yet."""
+        return self._ready.qsize()
+
+    def withdraw(self) -> None:
+        """Report as released what no thread has taken yet."""
         with suppress(Empty):
             while True:
                 attempt = self._ready.get_nowait()
                 if attempt is not None:
                     self._report(attempt, Outcome("released"))
-        for _ in self._threads:
-            self._ready.put(None)
 
     def close(self) -> None:
         """End the event loop and the handlers in processes; a thread whose handler does not return

@@ -22,7 +22,7 @@ from typing import NamedTuple
 import psycopg
 from psycopg import Connection
 
-from scheduler import checks, finish
+from scheduler import checks, finish, pace
 from scheduler.access import LONGEST_KIND
 from scheduler.dispatch import (
     at_limit,
@@ -42,6 +42,7 @@ from scheduler.kinds import Registry
 from scheduler.lease import Attempt, Lease
 from scheduler.migrate import check_schema
 from scheduler.outcome import Outcome
+from scheduler.pace import Pace
 from scheduler.roles import needing, refused
 from scheduler.schedules import declare_schedules
 from scheduler.session import (
@@ -82,7 +83,9 @@ class Worker:
 
     queues: serve only the kinds in these queues; all of the registry's by default.
     slots: how many handlers run at once.
-    prefetch: how many more tasks may be claimed and wait here; 0 leaves them to other workers.
+    prefetch: how many more tasks may be claimed and wait here; 0 leaves them to other workers. By
+        default as many as the slots run in a twentieth of a second, judged by how many they did of
+        late; what waits for a quarter of a second is given back.
     poll: how long an idle worker waits before it asks again.
     reclaim_every: how often it looks for leases that expired, whoever held them.
     grace: how long handlers may go on after `stop`.
@@ -105,7 +108,7 @@ class Worker:
         name: str | None = None,
         queues: Collection[str] | None = None,
         slots: int = 10,
-        prefetch: int = 0,
+        prefetch: int | None = None,
         poll: timedelta = timedelta(seconds=1),
         reclaim_every: timedelta = timedelta(seconds=5),
         grace: timedelta = timedelta(seconds=30),
@@ -139,7 +142,8 @@ class Worker:
         self._limits = {kind.name: kind.limit for kind in served}
         self._limited = [name for name, limit in self._limits.items() if limit is not None]
         self._shortest = min(self._leases.values())
-        self._room = slots + prefetch
+        self._most_room = slots + (pace.MOST if prefetch is None else prefetch)
+        self._pace = Pace(monotonic) if prefetch is None else None
         self._poll = poll.total_seconds()
         self._grace = grace.total_seconds()
         self._give_up = give_up.total_seconds()
@@ -158,7 +162,7 @@ class Worker:
         self._locked: list[tuple[Attempt, Outcome]] = []  # to be written again at `_locked_until`
         self._locked_until = 0.0
         self._locked_wait = RETRY_LOCKED
-        self._most = self._room  # tasks that a claim asks for
+        self._most = self._most_room  # tasks that a claim asks for
         self._doubtful: dict[str, float] = {}  # owners of claims without a reply, until when to ask
         self._watchdog = Watchdog(self._tick, monotonic, observe)
         self._upkeep = Upkeep(
@@ -333,10 +337,21 @@ class Worker:
             # To see the end of the grace in time; at once if that need not be waited for.
             idle = self._tick if self._watchdog.count() else 0.0
         else:
-            idle = min(idle, self._upkeep.due_in())
+            idle = min(idle, self._upkeep.due_in(), self._give_back_late())
         if self._locked:
             idle = min(idle, self._locked_until - self._monotonic())
         return idle
+
+    def _give_back_late(self) -> float:
+        """Withdraw what has waited too long for a slot; returns in how many seconds more will have.
+        That it was claimed in advance was this worker's own choice, so others may have it."""
+        late_in = None if self._pace is None else self._pace.late_in(self._slots.waiting())
+        if late_in is None:
+            return self._poll
+        if late_in <= 0:
+            self._slots.withdraw()
+            return 0.0
+        return late_in
 
     def _sleep(self, seconds: float) -> None:
         """Wait for news, at most so long, and take all of it in."""
@@ -345,6 +360,8 @@ class Worker:
             while True:
                 if news is not None:
                     self._unwritten.append(news)
+                    if self._pace is not None and news[1].what != "released":
+                        self._pace.ended()
                 news = self._inbox.get_nowait()
         except Empty:
             return
@@ -391,7 +408,8 @@ class Worker:
         ended, and are held no longer once that is written."""
         # What is over and cannot be written yet takes no slot: whoever locks one source's record
         # for long must not keep this worker from the tasks of all others.
-        room = self._room - (self._watchdog.count() - len(self._locked) - over)
+        ahead = self._most_room if self._pace is None else self._slots.count + self._pace.ahead()
+        room = ahead - (self._watchdog.count() - len(self._locked) - over)
         if room <= 0 or len(self._locked) >= MOST_LOCKED:
             return None
         owner, sent = new_owner(self.name), self._monotonic()
@@ -403,7 +421,7 @@ class Worker:
 
     def _take(self, connection: WorkerConnection, ask: _Ask, attempts: Sequence[Attempt]) -> float:
         """Hand what was claimed to the slots; returns for how long there is nothing more."""
-        self._most = min(max(ask.most, 2 * ask.limit), self._room)
+        self._most = min(max(ask.most, 2 * ask.limit), self._most_room)
         del self._doubtful[ask.owner]
         now = self._monotonic()
         in_time = [attempt for attempt in attempts if attempt.believed_until > now]
@@ -415,6 +433,8 @@ class Worker:
             self._observe("claimed", attempt.lease, detail)
         for attempt in in_time:
             self._slots.submit(attempt)
+        if self._pace is not None:
+            self._pace.submitted(len(in_time))
         if len(in_time) < len(attempts):
             # This process stood still between its clock and the database: there the lease may be
             # fresh, and what nobody started can be had by others at once.

@@ -6,7 +6,7 @@ import inspect
 import re
 from typing import NamedTuple
 
-from scheduler import Worker
+from scheduler import Worker, pace
 
 DEFAULT = "default"
 _FORM = re.compile(r"([1-9]\d{0,4})(?:\+(\d{1,5}))?")
@@ -29,7 +29,7 @@ class Setting(NamedTuple):
 def parse_setting(text: str) -> Setting:
     """`SLOTS`, `SLOTS+PREFETCH` or `default`. Raises ValueError for anything else."""
     if text == DEFAULT:
-        return Setting(DEFAULT, _PARAMETERS["slots"].default, _PARAMETERS["prefetch"].default)
+        return Setting(DEFAULT, _PARAMETERS["slots"].default, pace.MOST)
     found = _FORM.fullmatch(text)
     if found is None or max(int(found[1]), int(found[2] or 0)) > 10_000:
         raise ValueError(

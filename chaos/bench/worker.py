@@ -12,6 +12,7 @@ import logging
 import signal
 import time
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -62,7 +63,9 @@ def make_worker(registry: Registry, dsn: str, name: str, setting: Setting) -> Wo
 
 
 def _wrap(seen: Seen, name: str, directory: Path) -> None:
-    genuine = {each: getattr(production, each) for each in ("claim", "new_owner")}
+    genuine = {
+        each: getattr(production, each) for each in ("claim", "complete_and_claim", "new_owner")
+    }
     vain = directory / VAIN
 
     def gated(worker: str) -> Any:
@@ -70,17 +73,19 @@ def _wrap(seen: Seen, name: str, directory: Path) -> None:
             pass_gate(directory, name)
         return genuine["new_owner"](worker)
 
-    def timed(*arguments: Any, **named: Any) -> Any:
+    def timed(name: str, *arguments: Any, **named: Any) -> Any:
         seen.began.append(time.time())
         began = time.perf_counter()
-        attempts = genuine["claim"](*arguments, **named)
+        found = genuine[name](*arguments, **named)
         seen.took.append(time.perf_counter() - began)
+        attempts = found if name == "claim" else found[1]
         seen.got.append(len(attempts))
         if not attempts and not vain.exists():
             vain.touch()
-        return attempts
+        return found
 
-    for each, wrapper in (("claim", timed), ("new_owner", gated)):
+    timed_both = ((each, partial(timed, each)) for each in ("claim", "complete_and_claim"))
+    for each, wrapper in (("new_owner", gated), *timed_both):
         setattr(production, each, wrapper)  # for this process's whole life
 
 

@@ -13,7 +13,7 @@ from datetime import timedelta
 from psycopg import Connection
 
 from scheduler import slots
-from scheduler.dispatch import claim, release_claims
+from scheduler.dispatch import claim, complete_and_claim, release_claims
 from scheduler.finish import begin_attempt, complete, fail, release, snooze
 from scheduler.lease import Attempt, Lease, reclaim, renew
 from scheduler.tasks import cancel
@@ -36,6 +36,19 @@ def completer(connection: Connection, owner: str, limit: int = 1) -> set[int]:
     """Claim, then complete."""
     leases = _leases(connection, owner, limit)
     return complete(connection, leases) if leases else set()
+
+
+def one_after_another(connection: Connection, owner: str) -> set[int]:
+    """Claim, complete it and claim the next with one commit, then complete that."""
+    leases = _leases(connection, f"{owner}/1")
+    if not leases:
+        return set()
+    done, attempts = complete_and_claim(
+        connection, leases, f"{owner}/2", {KIND: LEASE}, 1, sent=0.0
+    )
+    if attempts:
+        done |= complete(connection, [attempt.lease for attempt in attempts])
+    return done
 
 
 def renewer(connection: Connection, owner: str) -> set[int]:

@@ -91,6 +91,18 @@ PROGRAMS = {
         Bounds(preemptions=None, crashes=1),
         "two workers claim and complete one task",
     ),
+    "successions": Known(
+        _program(
+            "successions",
+            {
+                "a": partial(act.one_after_another, owner="a"),
+                "b": partial(act.completer, owner="b/1"),
+            },
+            tasks=2,
+        ),
+        Bounds(preemptions=2, crashes=1),
+        "one completes and claims with one commit, beside another worker",
+    ),
     "zombie": Known(
         _program(
             "zombie",

@@ -11,7 +11,9 @@ from psycopg import Connection
 
 from chaos.mutants import Patch
 from chaos.variants.variant import Variant
-from scheduler.lease import Attempt
+from scheduler.lease import Attempt, Lease
+
+Both = tuple[set[int], list[Attempt]]
 
 _MONTH = 30 * 86_400.0
 
@@ -30,6 +32,27 @@ def _claims(share: float, claim: Callable[..., list[Attempt]]) -> Callable[..., 
     return patched
 
 
+def _claims_along(share: float, both: Callable[..., Both]) -> Callable[..., Both]:
+    def patched(
+        connection: Connection,
+        leases: Sequence[Lease],
+        owner: str,
+        kinds: Mapping[str, timedelta],
+        limit: int,
+        sent: float,
+    ) -> Both:
+        return both(connection, leases, owner, kinds, max(1, int(share * limit)), sent)
+
+    return patched
+
+
+def _asking_for(share: float) -> tuple[Patch, ...]:
+    return (
+        Patch("scheduler.worker:claim", partial(_claims, share)),
+        Patch("scheduler.worker:complete_and_claim", partial(_claims_along, share)),
+    )
+
+
 def _one_by_one(settle: Callable[..., list[Any]]) -> Callable[..., list[Any]]:
     def patched(connection: Connection, ended: Sequence[Any], *others: Any) -> list[Any]:
         return [left for one in ended for left in settle(connection, [one], *others)]
@@ -46,7 +69,7 @@ ALL = (
         name="one-task-a-claim",
         differs="a worker claims one task at a time, however many slots are free",
         right="a claim may take less than it could; what is left is claimed next",
-        code=(Patch("scheduler.worker:claim", partial(_claims, 0.0)),),
+        code=_asking_for(0.0),
         scenarios=("kill-mid-run", "limited-kind", "priorities", "retry-storm"),
         explored=False,
     ),
@@ -54,7 +77,7 @@ ALL = (
         name="half-a-batch",
         differs="a worker claims at most half of what it has room for",
         right="a claim may take less than it could; what is left is claimed next",
-        code=(Patch("scheduler.worker:claim", partial(_claims, 0.5)),),
+        code=_asking_for(0.5),
         scenarios=("kill-mid-run", "graceful-shutdown", "thundering-start", "operators"),
         explored=False,
     ),
