@@ -57,7 +57,7 @@ class Workers(_Strict):
 
     count: int = Field(ge=1, le=200)
     slots: int = Field(default=4, ge=1, le=100)
-    prefetch: int = Field(default=0, ge=0, le=1000)
+    prefetch: Annotated[int, Field(ge=0, le=1000)] | Literal["paced"] = 0
     lease: float = Field(default=2.0, ge=0.5, le=3600)
     poll: float = Field(default=0.1, ge=0.01, le=60)
     reclaim_every: float = Field(default=0.5, ge=0.05, le=60)
@@ -72,8 +72,9 @@ class Workers(_Strict):
 
     def settings(self) -> WorkerSettings:
         """What each worker process is told."""
+        prefetch = None if self.prefetch == "paced" else self.prefetch
         return WorkerSettings(
-            self.slots, self.prefetch, self.lease, self.poll, self.reclaim_every, self.grace
+            self.slots, prefetch, self.lease, self.poll, self.reclaim_every, self.grace
         )
 
 
@@ -244,6 +245,7 @@ class Scenario(_Strict):
             "schedules": bool(self.schedules),
             "operators": any(isinstance(fault, OperatorFault) for fault in self.faults),
             "lacks": self.workers.old is not None,
+            "paced": self.workers.prefetch == "paced",
         }
         behaviours = {group.behaviour for group in self.tasks}
         behaviours |= {schedule.behaviour for schedule in self.schedules.values()}

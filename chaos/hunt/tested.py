@@ -49,6 +49,7 @@ _ABOUT_THE_SERVER = (
 # Why nobody hunts the mutants of a statement yet.
 NOT_YET: dict[str, str] = {
     "roles": "grants and a DO block, which are no statement that the parser reads",
+    "complete_and_claim": "its parts are those of `complete` and `claim`, whose mutants it has too",
     **{
         f"doctor/{name}": _ABOUT_THE_SERVER
         for name in (

@@ -50,6 +50,7 @@ from scheduler import (
     Snooze,
     Unique,
     Worker,
+    pace,
 )
 from scheduler.access import limit_source
 from scheduler.lease import Lease
@@ -106,7 +107,8 @@ class Leaseproof:
         """The transition table of the scheduler's first migration; a claim fills free slots."""
         return replace(
             RULES,
-            claim_limit=settings.slots + settings.prefetch,
+            claim_limit=settings.slots
+            + (pace.MOST if settings.prefetch is None else settings.prefetch),
             limits=settings.limits,
             schedules={
                 name: Recurrence(timetable.every * 1_000_000, timetable.missed)

@@ -67,7 +67,7 @@ class Queue:
 
     def rules(self, settings: WorkerSettings) -> Rules:
         """Its steps; a claim fills free slots."""
-        return Rules(self.steps, self.gives_back, settings.slots + settings.prefetch)
+        return Rules(self.steps, self.gives_back, settings.slots + (settings.prefetch or 0))
 
     def install(self, dsn: str) -> None:
         """Run the schema."""

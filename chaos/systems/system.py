@@ -27,7 +27,9 @@ Operation = Literal["cancel", "requeue", "discard"]
 
 
 # What not every queue has. A scenario can ask for these, and for behaviours of tasks.
-Feature = Literal["keys", "sources", "priorities", "limits", "schedules", "operators", "lacks"]
+Feature = Literal[
+    "keys", "sources", "priorities", "limits", "schedules", "operators", "lacks", "paced"
+]
 FEATURES: frozenset[str] = frozenset(get_args(Feature))
 
 
@@ -76,12 +78,13 @@ class Timetable(NamedTuple):
 class WorkerSettings:
     """How the workers of a run are set up. Times in seconds.
 
+    prefetch: how many tasks a worker may claim beyond its slots; None leaves that to the worker.
     limits: how many tasks of a kind may run at once, in all workers together. schedules: what
     recurs, by name. lacks: kinds that this worker's code does not know yet.
     """
 
     slots: int
-    prefetch: int
+    prefetch: int | None
     lease: float
     poll: float
     reclaim_every: float

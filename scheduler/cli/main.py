@@ -129,8 +129,14 @@ def worker(
     ] = None,
     slots: Annotated[int, typer.Option(min=1, max=10_000, help="Handlers run at once.")] = 10,
     prefetch: Annotated[
-        int, typer.Option(min=0, max=10_000, help="Tasks claimed to wait here besides.")
-    ] = 0,
+        int | None,
+        typer.Option(
+            min=0,
+            max=10_000,
+            help="Tasks claimed to wait here besides. Default: what the slots run in 50 ms.",
+            show_default=False,
+        ),
+    ] = None,
     name: Annotated[
         str | None, typer.Option(help="Default: host, process id and a nonce.", show_default=False)
     ] = None,

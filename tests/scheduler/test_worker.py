@@ -903,7 +903,7 @@ def test_a_worker_with_one_slot_completes_a_task_and_claims_the_next_with_one_co
     numbers = put(db, 20, registry["work"])
     # No upkeep is due meanwhile, for which both would be done apart.
     never = timedelta(hours=1)
-    with running(worker(registry, dsn, slots=1, poll=never, reclaim_every=never)):
+    with running(worker(registry, dsn, slots=1, prefetch=0, poll=never, reclaim_every=never)):
         for number in numbers:
             over(db, number)
     times = db.execute(
@@ -912,6 +912,24 @@ def test_a_worker_with_one_slot_completes_a_task_and_claims_the_next_with_one_co
     assert len(times) == 20
     for (_, finished), (claimed, _) in pairwise(times):
         assert claimed == finished
+
+
+def test_a_worker_without_prefetch_holds_no_more_than_it_has_slots(
+    db: Connection, dsn: str
+) -> None:
+    registry, held = Registry(), list[dict[str, int]]()
+
+    @registry.kind("work", int)
+    def work(attempt: Attempt, payload: int) -> None:
+        with psycopg.connect(dsn, autocommit=True) as looking:
+            held.append(statuses(looking))
+
+    numbers = enqueue_many(db, work, range(40))
+    never = timedelta(hours=1)
+    with running(worker(registry, dsn, slots=3, prefetch=0, poll=never, reclaim_every=never)):
+        for number in numbers:
+            over(db, number)
+    assert max(found["running"] for found in held) <= 3
 
 
 @pytest.mark.parametrize("after", ["the write", "a second look that fails"])
@@ -946,7 +964,9 @@ def test_completions_and_a_claim_whose_reply_was_lost_are_settled_once_and_given
 
     numbers = enqueue_many(db, work, range(4))
     never = timedelta(hours=1)
-    one = worker(registry, dsn, slots=1, poll=never, reclaim_every=never, observe=watch(seen))
+    one = worker(
+        registry, dsn, slots=1, prefetch=0, poll=never, reclaim_every=never, observe=watch(seen)
+    )
     with running(one):
         for number in numbers:
             over(db, number)

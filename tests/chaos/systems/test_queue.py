@@ -86,6 +86,7 @@ def test_a_scenario_that_asks_for_more_than_a_system_offers_is_refused() -> None
         "recurring": "schedules",
         "operators": "operators",
         "rolling-deploy": "lacks",
+        "changing-pace": "paced",
         "kill-mid-run": "snoozing",
     }
     assert set(asked.values()) >= FEATURES
