@@ -246,8 +246,9 @@ class Stage:
                     self._drop(actor, session)
                 else:
                     session.housekeeping(_RESET)
-        self.program.setup(self.admin)
+        # Before the setup, which may raise: answers that nobody read would be the client's next.
         self._settle()
+        self.program.setup(self.admin)
         for actor in self._actors.values():
             actor.started = actor.ended = actor.crashed = False
             actor.thread.start()

@@ -14,7 +14,7 @@ import pytest
 from psycopg import Connection
 
 from chaos.explore.errors import ExplorerError, ScheduleError
-from chaos.explore.program import Actor, Program
+from chaos.explore.program import Actor, Ending, Program
 from chaos.explore.schedule import parse
 from chaos.explore.stage import Stage
 
@@ -339,6 +339,26 @@ def test_a_schedule_left_in_the_middle_leaves_nothing_behind(empty_dsn: str) -> 
         play(stage, "a b")
         assert play(stage, "a a b b")[-1] == "b: commit"
         assert numbers(stage) == [2, 0]
+
+
+def test_a_setup_that_fails_leaves_no_answers_to_the_actors_of_the_next_schedule(
+    empty_dsn: str,
+) -> None:
+    refusals = iter([None, ScheduleError("the setup is refused"), None])
+
+    def refused_once(connection: Connection) -> None:
+        setup(connection)
+        refusal = next(refusals)
+        if refusal is not None:
+            raise refusal
+
+    program = Program(refused_once, {"a": take_one}, install=install, autocommit=True)
+    with Stage(empty_dsn, program) as stage:
+        play(stage, "a a")
+        with pytest.raises(ScheduleError, match="the setup is refused"):
+            stage.begin()
+        play(stage, "a a")
+        assert stage.endings()["a"] == Ending((1,))
 
 
 def test_copy_is_refused_in_so_many_words(empty_dsn: str) -> None:

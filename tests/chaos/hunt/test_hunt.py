@@ -154,6 +154,19 @@ def test_an_equivalent_mutant_survives_and_is_told(stages: Stages) -> None:
     assert (argued.result, argued.held) == ("equivalent", True)
 
 
+def test_an_equivalent_mutant_survives_after_one_with_which_no_program_can_begin(
+    stages: Stages,
+) -> None:
+    hunter = baseline("life plan", stages)
+    refuses = generated()["declare_schedules(): if application IS NULL: always"]
+    equivalent = generated()["declare_schedules(): without LIMIT 1"]
+    refused = hunt(refuses, [hunter], stages)
+    assert refused.kill is not None
+    assert refused.kill.sentence.startswith("setup: ")
+    found = hunt(equivalent, [hunter], stages)
+    assert found.result == "survived", found.kill
+
+
 def test_an_argument_for_what_is_caught_after_all_is_told(stages: Stages) -> None:
     found = hunted(generated()["complete: without set lease_owner"], stages)
     assert found.result == "killed"
