@@ -149,6 +149,11 @@ class Session:
 
     def housekeeping(self, sql: str) -> None:
         """Run the gate's own statement on an idle session; the client does not hear of it."""
+        if self.sent is not None:
+            raise ExplorerError(
+                f"actor {self.actor} ended without waiting for the answer to its last statement:"
+                f" {wire.title(self.sent.sql)}"
+            )
         part = Part("pass", sql, wire.query(sql), "Z", own=True)
         self.sent = part
         self.server.sendall(part.send)
@@ -219,8 +224,9 @@ class Session:
         if self._begin_pending:
             self._begin_pending = message.type != "Z"
             return
-        if part is None:  # an unasked-for end: FATAL
+        if part is None:  # the answer to what was flushed, or an unasked-for end: FATAL
             self._outbox += message.raw
+            self.deliverable = True
             return
         ends = False
         if message.type == "D":
@@ -293,7 +299,7 @@ class Session:
             kind: Kind = "commit" if self._implicit else "pass"
             return Part(kind, "commit", raw, "Z")
         if last.type == "H":
-            self.server.sendall(raw)  # nothing answers a Flush
+            self.server.sendall(raw)  # no message says that all is flushed
             self.deliverable = True
             return self._next()
         if self._skipping:

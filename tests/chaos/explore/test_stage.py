@@ -7,11 +7,13 @@ import os
 import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
+from select import select
 from threading import Timer
 
 import psycopg
 import pytest
 from psycopg import Connection
+from psycopg.pq.abc import PGresult
 
 from chaos.explore.errors import ExplorerError, ScheduleError
 from chaos.explore.program import Actor, Ending, Program
@@ -180,6 +182,33 @@ def test_statements_in_a_pipeline_are_steps_of_their_own(empty_dsn: str) -> None
         done = play(stage, "a a b a b")
         assert done[2].startswith("b waits")
         assert numbers(stage) == [3, 0]
+
+
+def test_what_is_flushed_without_an_execute_is_answered(empty_dsn: str) -> None:
+    def described(connection: Connection) -> int:
+        pgconn = connection.pgconn
+
+        def result() -> PGresult | None:
+            while pgconn.is_busy():
+                select([pgconn.socket], [], [])
+                pgconn.consume_input()
+            return pgconn.get_result()
+
+        pgconn.enter_pipeline_mode()
+        pgconn.send_prepare(b"items", b"select id, n from item")
+        pgconn.send_describe_prepared(b"items")
+        pgconn.send_flush_request()
+        pgconn.flush()
+        _prepared, _, columns, _ = [result() for _ in range(4)]
+        pgconn.pipeline_sync()
+        result()
+        pgconn.exit_pipeline_mode()
+        assert columns is not None
+        return columns.nfields
+
+    with staged(empty_dsn, a=described) as stage:
+        stage.begin()
+        assert stage.endings()["a"] == Ending(2)
 
 
 def test_a_crash_before_a_step_undoes_what_is_not_committed(empty_dsn: str) -> None:
@@ -359,6 +388,20 @@ def test_a_setup_that_fails_leaves_no_answers_to_the_actors_of_the_next_schedule
             stage.begin()
         play(stage, "a a")
         assert stage.endings()["a"] == Ending((1,))
+
+
+def test_an_actor_that_ends_without_its_last_answer_is_told(empty_dsn: str) -> None:
+    def locks(connection: Connection) -> None:
+        connection.execute("select pg_advisory_lock(%s)", [1])
+
+    def asks_and_goes(connection: Connection) -> None:
+        connection.pgconn.send_query_params(b"select pg_advisory_lock(1)", None)
+        connection.pgconn.flush()
+
+    with staged(empty_dsn, a=locks, b=asks_and_goes) as stage:
+        play(stage, "a a b")
+        with pytest.raises(ExplorerError, match=r"b ended .*: select pg_advisory_lock\(1\)$"):
+            stage.begin()
 
 
 def test_copy_is_refused_in_so_many_words(empty_dsn: str) -> None:
