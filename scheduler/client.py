@@ -128,8 +128,9 @@ def enqueue_many(
     texts = [kind.dump(payload) for payload in payloads]
     ids: list[int] = []
     # Only in autocommit mode is a transaction ours to commit. Otherwise the caller's statements are
-    # in one that the first of them begins, perhaps this; transaction() here would commit it. One
-    # statement by itself is one: BEGIN and COMMIT would be two more round trips.
+    # in one that the first of them begins, perhaps this; transaction() here would commit it. A
+    # single statement is a transaction by itself: BEGIN and COMMIT would be two more round trips.
+    # Within the caller's it is a savepoint, so that a refusal leaves theirs as it was.
     alone = len(texts) <= CHUNK and connection.info.transaction_status == TransactionStatus.IDLE
     with (
         refusals(),

@@ -57,7 +57,8 @@ def complete_and_claim(
 ) -> tuple[set[int], list[Attempt]]:
     """Do what `finish.complete` and `claim` do, in one statement and so with one commit.
 
-    For kinds without a limit. Returns the task ids that were completed, and what was claimed.
+    None of `kinds` may have a limit: see the SQL. Returns the task ids that were completed, and
+    what was claimed.
     """
     values = {**columns(leases), **_wanted(owner, kinds, limit)}
     completed, claimed = set[int](), list[Attempt]()

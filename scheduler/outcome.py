@@ -30,12 +30,14 @@ _NOT_THEIRS = (
 class Outcome:
     """How a handler ended, before the database has heard of it.
 
-    `committed`: its own transaction completed the task. `lost`: nothing may be written.
+    `committed`: its own transaction completed the task. `lost`: nothing may be written. `seconds`:
+    for how long it ran.
     """
 
     what: Literal["completed", "failed", "snoozed", "released", "committed", "lost"]
     error: str = ""
     delay: timedelta = timedelta(0)
+    seconds: float = 0.0
 
 
 def refuse_unfinished(kind: Kind[Any], returned: object) -> None:

@@ -1,10 +1,11 @@
-"""How many tasks a worker claims in advance when nobody said: as many as it runs in a moment.
+"""How many tasks a worker claims in advance: as many as it was told to or, by default, as its pace
+allows.
 
 Where handlers are quick the round trips of claims decide, so a worker that has a few hundred tasks
-waiting runs many times as many. Where they are slow, what waits here could run elsewhere. So what
-waits is measured in time: by how many attempts ended lately, what is claimed in advance would be
-begun within AHEAD. Should the handlers be slower than that all of a sudden, what has waited for
-LATE is given back.
+waiting runs many times as many. Where they are slow, what waits here could run elsewhere. So a
+worker that was not told claims in advance what its slots finish in AHEAD seconds, judged by what
+they did of late. Should slower tasks come all of a sudden, what waits is given back: once the first
+has waited for LATE, those behind it have no better prospects.
 """
 
 from __future__ import annotations
@@ -13,35 +14,71 @@ from collections import deque
 from collections.abc import Callable
 from math import exp
 
-AHEAD = 0.05  # seconds
+AHEAD = 0.05  # seconds; of twice as much the gain is small, and twice as many wait
 LATE = 0.25  # seconds
-MOST = 490  # tasks; more in one claim gain little, and are as many attempts if the worker dies
+MOST = 490  # tasks, so that with ten slots a claim is of 500 at most: more gain little
+
+
+class Fixed:
+    """A worker that was told how many tasks to claim in advance."""
+
+    def __init__(self, tasks: int) -> None:
+        self.most = tasks
+
+    def ended(self, seconds: float) -> None:
+        """An attempt has run for so long and ended."""
+
+    def ahead(self) -> int:
+        """How many tasks may wait for a slot now."""
+        return self.most
+
+    def submitted(self, tasks: int) -> None:
+        """So many tasks were handed to the slots, behind all that wait."""
+
+    def late_in(self, waiting: int) -> float | None:
+        """In how many seconds the first of those that wait has waited too long; None: never."""
+        return None
 
 
 class Pace:
-    """Counts what is handed to the slots and what ends. Not thread-safe: the dispatcher's own."""
+    """A worker that was not told. Not thread-safe: the dispatcher's own."""
 
-    def __init__(self, monotonic: Callable[[], float]) -> None:
+    most = MOST
+
+    def __init__(self, slots: int, monotonic: Callable[[], float]) -> None:
+        self._slots = slots
         self._monotonic = monotonic
         self._looked = monotonic()
-        self._ended = 0
+        self._ended = 0  # since then, and for how long they had run together
+        self._ran = 0.0
         self._rate = 0.0  # attempts that end in a second, as of late
+        self._busy = 0.0  # seconds that they had run, in a second
         self._submitted = 0
         self._batches = deque[tuple[int, float]]()  # the last number of each, and when it came
 
-    def ended(self) -> None:
-        """An attempt has run and ended."""
+    def ended(self, seconds: float) -> None:
+        """An attempt has run for so long and ended."""
         self._ended += 1
+        self._ran += seconds
 
     def ahead(self) -> int:
-        """How many tasks may wait for a slot."""
+        """How many tasks may wait for a slot now.
+
+        As many as ended in AHEAD seconds; but tasks of a minute that end all at once have not
+        become quick by that, so no more than the slots finish in that time by how long each ran.
+        """
         now = self._monotonic()
         passed = now - self._looked
         if passed > 0:
-            # A mean in which what is older than AHEAD counts for little.
-            self._rate += (1 - exp(-passed / AHEAD)) * (self._ended / passed - self._rate)
-            self._looked, self._ended = now, 0
-        return min(MOST, int(self._rate * AHEAD))
+            # Means over time that forget: of what is AHEAD old a third is left, after three times
+            # that a twentieth.
+            new = 1 - exp(-passed / AHEAD)
+            self._rate += new * (self._ended / passed - self._rate)
+            self._busy += new * (self._ran / passed - self._busy)
+            self._looked, self._ended, self._ran = now, 0, 0.0
+        by_rate = self._rate * AHEAD
+        by_length = self._slots * AHEAD * self._rate / self._busy if self._busy > 0 else by_rate
+        return min(MOST, int(min(by_rate, by_length)))
 
     def submitted(self, tasks: int) -> None:
         """So many tasks were handed to the slots, behind all that wait."""
@@ -50,7 +87,7 @@ class Pace:
             self._batches.append((self._submitted, self._monotonic()))
 
     def late_in(self, waiting: int) -> float | None:
-        """In how many seconds the first that waits has waited too long; None if none waits."""
+        """In how many seconds the first of those that wait has waited too long; None: none does."""
         while self._batches and self._batches[0][0] <= self._submitted - waiting:
             self._batches.popleft()
         return self._batches[0][1] + LATE - self._monotonic() if self._batches else None

@@ -33,7 +33,8 @@ def settle(
     """Write down how attempts ended; returns those that must be written later, because somebody
     has their row locked. All others are the worker's no more, whether they counted or not.
 
-    complete: how a batch of completions is written.
+    complete: how completions are written, at once; what is written again by itself, because the
+    database refused one of them, goes by `finish.complete`.
 
     If the database fails in the middle nothing is forgotten: what was written is found to be so
     when it is written again.

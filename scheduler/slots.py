@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable
 from concurrent.futures import CancelledError
 from contextlib import suppress
+from dataclasses import replace
 from datetime import timedelta
 from functools import partial
 from queue import Empty, SimpleQueue
@@ -183,6 +184,7 @@ class Slots:
             return Outcome("failed", describe(error, self._secrets.redact))
         attempt.give_secrets(partial(self._secrets.resolve, kind.name, kind.secrets))
         self._observe("started", attempt.lease, "")
+        began = self._monotonic()
         try:
             if kind.isolated:
                 isolated.run(kind, attempt, self._watchdog)
@@ -197,7 +199,7 @@ class Slots:
         else:
             outcome = Outcome("committed" if kind.style == "transactional" else "completed")
         self._observe("finished", attempt.lease, outcome.what)
-        return outcome
+        return replace(outcome, seconds=self._monotonic() - began)
 
     def _run_async(self, kind: Kind[Any], attempt: Attempt, payload: Any) -> None:
         # The interrupt cancels the task in the loop, not the future here: that would end at once,

@@ -33,8 +33,8 @@ def statement(name: str) -> bytes:
 
 
 def _as_part(file: str, name: bytes) -> bytes:
-    """A statement `with A last`, which changes something, as `A, name as (last)`: the server takes
-    no statement that does within another's parts."""
+    """A statement `with A last` as `A, name as (last)`: PostgreSQL refuses a WITH that changes data
+    inside another one's."""
     found = _WITH.fullmatch(_INDENT.sub(b"", statement(file)))
     assert found is not None, f"{file}.sql has another form"
     return found["parts"] + b",\n" + name + b" as (\n" + found["last"] + b")"

@@ -22,7 +22,7 @@ from typing import NamedTuple
 import psycopg
 from psycopg import Connection
 
-from scheduler import checks, finish, pace
+from scheduler import checks, finish
 from scheduler.access import LONGEST_KIND
 from scheduler.dispatch import (
     at_limit,
@@ -42,7 +42,7 @@ from scheduler.kinds import Registry
 from scheduler.lease import Attempt, Lease
 from scheduler.migrate import check_schema
 from scheduler.outcome import Outcome
-from scheduler.pace import Pace
+from scheduler.pace import Fixed, Pace
 from scheduler.roles import needing, refused
 from scheduler.schedules import declare_schedules
 from scheduler.session import (
@@ -68,14 +68,14 @@ AFTER_GRACE = 2.0  # seconds that interrupted handlers get to say how they ended
 
 
 class _Ask(NamedTuple):
-    """One claim: for so much room at most `limit` tasks. most: what a claim could ask for until
-    this one."""
+    """One claim. room: how many more tasks this worker may hold; limit: how many it asks for;
+    bound: the most that a claim was to ask for before this one."""
 
     owner: str
     sent: float
     room: int
     limit: int
-    most: int
+    bound: int
 
 
 class Worker:
@@ -83,9 +83,10 @@ class Worker:
 
     queues: serve only the kinds in these queues; all of the registry's by default.
     slots: how many handlers run at once.
-    prefetch: how many more tasks may be claimed and wait here; 0 leaves them to other workers. By
-        default as many as the slots run in a twentieth of a second, judged by how many they did of
-        late; what waits for a quarter of a second is given back.
+    prefetch: how many more tasks may be claimed and wait here; 0 leaves them to other workers.
+        None, the default: as many as the slots finish in 50 ms, judged by what they did of late,
+        490 at most; once one has waited for 250 ms all that wait are given back. None in advance if
+        a kind's tasks are tried only once, since a worker that dies costs what it holds a try.
     poll: how long an idle worker waits before it asks again.
     reclaim_every: how often it looks for leases that expired, whoever held them.
     grace: how long handlers may go on after `stop`.
@@ -142,8 +143,10 @@ class Worker:
         self._limits = {kind.name: kind.limit for kind in served}
         self._limited = [name for name, limit in self._limits.items() if limit is not None]
         self._shortest = min(self._leases.values())
-        self._most_room = slots + (pace.MOST if prefetch is None else prefetch)
-        self._pace = Pace(monotonic) if prefetch is None else None
+        if prefetch is None and any(kind.retry.max_attempts == 1 for kind in served):
+            prefetch = 0
+        self._ahead = Pace(slots, monotonic) if prefetch is None else Fixed(prefetch)
+        self._holds_at_most = slots + self._ahead.most
         self._poll = poll.total_seconds()
         self._grace = grace.total_seconds()
         self._give_up = give_up.total_seconds()
@@ -162,7 +165,7 @@ class Worker:
         self._locked: list[tuple[Attempt, Outcome]] = []  # to be written again at `_locked_until`
         self._locked_until = 0.0
         self._locked_wait = RETRY_LOCKED
-        self._most = self._most_room  # tasks that a claim asks for
+        self._claim_bound = self._holds_at_most  # tasks that a claim asks for, at most
         self._doubtful: dict[str, float] = {}  # owners of claims without a reply, until when to ask
         self._watchdog = Watchdog(self._tick, monotonic, observe)
         self._upkeep = Upkeep(
@@ -324,8 +327,12 @@ class Worker:
         for broken in (self._keeper.error, self._watchdog.error):
             if broken is not None:
                 raise broken
-        plain = self._stopping or self._doubtful or self._limited or self._upkeep.due_in() == 0
-        if self._unwritten and not plain:
+        # Whoever stops claims nothing; what a lost claim took is given back before more is asked
+        # for; limited kinds need a transaction of their own; and upkeep comes before a claim, which
+        # then finds what was taken back and planned.
+        upkeep = self._upkeep.due_in() == 0
+        apart = self._stopping or self._doubtful or self._limited or upkeep
+        if self._unwritten and not apart:
             idle = self._write_and_claim(connection)
         else:
             self._write(connection)
@@ -343,9 +350,9 @@ class Worker:
         return idle
 
     def _give_back_late(self) -> float:
-        """Withdraw what has waited too long for a slot; returns in how many seconds more will have.
-        That it was claimed in advance was this worker's own choice, so others may have it."""
-        late_in = None if self._pace is None else self._pace.late_in(self._slots.waiting())
+        """Withdraw what waits for a slot once the first has waited too long; returns in how many
+        seconds that may be. It was claimed in advance by this worker's own choice."""
+        late_in = self._ahead.late_in(self._slots.waiting())
         if late_in is None:
             return self._poll
         if late_in <= 0:
@@ -360,15 +367,15 @@ class Worker:
             while True:
                 if news is not None:
                     self._unwritten.append(news)
-                    if self._pace is not None and news[1].what != "released":
-                        self._pace.ended()
+                    if news[1].what not in ("released", "lost"):
+                        self._ahead.ended(news[1].seconds)
                 news = self._inbox.get_nowait()
         except Empty:
             return
 
     def _claim(self, connection: WorkerConnection) -> float:
-        """Claim for the free slots; returns for how long there is nothing more to claim."""
-        ask = self._ask(over=0)
+        """Claim what there is room for; returns for how long there is nothing more to claim."""
+        ask = self._ask(ending=0)
         if ask is None:
             return self._poll  # an attempt that ends wakes us
         with self._bounded(connection):
@@ -378,16 +385,16 @@ class Worker:
         return self._take(connection, ask, attempts)
 
     def _write_and_claim(self, connection: WorkerConnection) -> float:
-        """Write down how attempts ended, and claim for their slots with the same commit if any was
-        completed; returns for how long there is nothing more to claim."""
-        ask = self._ask(over=len(self._unwritten))
+        """Write down how attempts ended, and claim with the same commit if any was completed;
+        returns for how long there is nothing more to claim."""
+        ask = self._ask(ending=len(self._unwritten))
         if ask is None:
             self._write(connection)
             return self._poll
         claimed: list[list[Attempt]] = []
 
         def complete(connection: Connection, leases: Sequence[Lease]) -> set[int]:
-            if claimed:
+            if claimed:  # however often completions are written, this claims once
                 return finish.complete(connection, leases)
             completed, attempts = complete_and_claim(
                 connection, leases, ask.owner, self._leases, ask.limit, ask.sent
@@ -399,29 +406,30 @@ class Worker:
         self._write(connection, complete)
         if claimed:
             return self._take(connection, ask, claimed[0])
+        # Nothing was completed, so nothing was asked for.
         del self._doubtful[ask.owner]
-        self._most = ask.most
+        self._claim_bound = ask.bound
         return self._claim(connection)
 
-    def _ask(self, over: int) -> _Ask | None:
-        """What to ask the database for now; None if there is no room. over: how many attempts have
-        ended, and are held no longer once that is written."""
+    def _ask(self, ending: int) -> _Ask | None:
+        """What to ask the database for now; None if there is no room. ending: how many attempts
+        have ended, and are held no longer once that is written."""
         # What is over and cannot be written yet takes no slot: whoever locks one source's record
         # for long must not keep this worker from the tasks of all others.
-        ahead = self._most_room if self._pace is None else self._slots.count + self._pace.ahead()
-        room = ahead - (self._watchdog.count() - len(self._locked) - over)
+        held = self._watchdog.count() - len(self._locked) - ending
+        room = self._slots.count + self._ahead.ahead() - held
         if room <= 0 or len(self._locked) >= MOST_LOCKED:
             return None
         owner, sent = new_owner(self.name), self._monotonic()
         self._doubtful[owner] = sent + max(self._leases.values()).total_seconds()
         # A reply that is too large for the line, or for the time a call may take, never arrives:
         # after one that did not, the next is of one task, and then of ever more again.
-        most, self._most = self._most, 1
-        return _Ask(owner, sent, room, min(room, most), most)
+        bound, self._claim_bound = self._claim_bound, 1
+        return _Ask(owner, sent, room, min(room, bound), bound)
 
     def _take(self, connection: WorkerConnection, ask: _Ask, attempts: Sequence[Attempt]) -> float:
         """Hand what was claimed to the slots; returns for how long there is nothing more."""
-        self._most = min(max(ask.most, 2 * ask.limit), self._most_room)
+        self._claim_bound = min(max(ask.bound, 2 * ask.limit), self._holds_at_most)
         del self._doubtful[ask.owner]
         now = self._monotonic()
         in_time = [attempt for attempt in attempts if attempt.believed_until > now]
@@ -433,8 +441,7 @@ class Worker:
             self._observe("claimed", attempt.lease, detail)
         for attempt in in_time:
             self._slots.submit(attempt)
-        if self._pace is not None:
-            self._pace.submitted(len(in_time))
+        self._ahead.submitted(len(in_time))
         if len(in_time) < len(attempts):
             # This process stood still between its clock and the database: there the lease may be
             # fresh, and what nobody started can be had by others at once.
@@ -442,7 +449,7 @@ class Worker:
             event(log, logging.WARNING, "claim-too-late", worker=self.name, tasks=len(late))
             self._unwritten += [(attempt, Outcome("released")) for attempt in late]
             self._write(connection)
-            self._most = 1  # perhaps they were too many to come in time
+            self._claim_bound = 1  # perhaps they were too many to come in time
             return PAUSE
         if attempts:
             # Fewer than asked for does not mean that no more are due: others may have had them

@@ -104,7 +104,7 @@ class Leaseproof:
         return frozenset(get_args(Behaviour)) | FEATURES
 
     def rules(self, settings: WorkerSettings) -> Rules:
-        """The transition table of the scheduler's first migration; a claim fills free slots."""
+        """The transition table of the scheduler's first migration; how much a claim may take."""
         return replace(
             RULES,
             claim_limit=settings.slots

@@ -66,7 +66,7 @@ class Queue:
         return frozenset(self.behaviours)
 
     def rules(self, settings: WorkerSettings) -> Rules:
-        """Its steps; a claim fills free slots."""
+        """Its steps; a claim takes at most slots and prefetch, which is told: it is not `paced`."""
         return Rules(self.steps, self.gives_back, settings.slots + (settings.prefetch or 0))
 
     def install(self, dsn: str) -> None:

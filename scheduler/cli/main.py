@@ -133,7 +133,7 @@ def worker(
         typer.Option(
             min=0,
             max=10_000,
-            help="Tasks claimed to wait here besides. Default: what the slots run in 50 ms.",
+            help="Tasks claimed in advance. Default: what the slots finish in 50 ms, at most 490.",
             show_default=False,
         ),
     ] = None,

@@ -22,6 +22,8 @@ from chaos.systems.leaseproof import Leaseproof
 from scheduler.statements import statement
 from tests.chaos.documented import failure_modes
 
+BOTH = "complete_and_claim"  # made of the two others
+
 
 def texts() -> dict[str, bytes]:
     """All SQL that this process would run now, by file."""
@@ -36,16 +38,19 @@ def texts() -> dict[str, bytes]:
 @pytest.mark.parametrize("mutant", MUTANTS.values(), ids=lambda mutant: mutant.name)
 def test_a_mutant_changes_its_files_while_it_is_planted_and_no_other(mutant: Mutant) -> None:
     before = texts()
+    both = before.pop(BOTH)
     expected = dict(before)
     for file, old, new in mutant.edits:
         expected[file] = expected[file].replace(old.encode(), new.encode())
     with planted(mutant):
         during = texts()
+    parts = {edit.file for edit in mutant.edits} & {"complete", "claim"}
+    assert (during.pop(BOTH) != both) == bool(parts)
     assert during == expected
     assert {file for file in during if during[file] != before[file]} == {
         edit.file for edit in mutant.edits
     }
-    assert texts() == before
+    assert texts() == {**before, BOTH: both}
     assert mutant.edits or mutant.patches
     assert mutant.invariant in INVARIANTS
 

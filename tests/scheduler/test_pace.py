@@ -7,10 +7,10 @@ from threading import Event
 import pytest
 from psycopg import Connection
 
-from scheduler import Attempt, Registry, enqueue_many
+from scheduler import Attempt, Registry, RetryPolicy, Worker, enqueue_many
 from scheduler.lease import Lease
 from scheduler.pace import AHEAD, LATE, MOST, Pace
-from tests.scheduler.working import outcomes, over, running, statuses, worker
+from tests.scheduler.working import ignore, outcomes, over, running, statuses, worker
 from tests.waiting import wait_for
 
 
@@ -24,20 +24,20 @@ class Hand:
         return self.now
 
 
-def run(pace: Pace, hand: Hand, *, ended: int, every: float, times: int) -> int:
-    """So many attempts end in each step of time; returns what may wait in the end."""
+def run(pace: Pace, hand: Hand, *, ended: int, every: float, times: int, ran: float) -> int:
+    """So many attempts of one length end in each step of time; returns what may wait in the end."""
     ahead = 0
     for _ in range(times):
         hand.now += every
         for _ in range(ended):
-            pace.ended()
+            pace.ended(ran)
         ahead = pace.ahead()
     return ahead
 
 
 def test_nothing_is_claimed_in_advance_before_something_has_ended() -> None:
     hand = Hand()
-    pace = Pace(hand)
+    pace = Pace(10, hand)
     assert pace.ahead() == 0
     hand.now += 5
     assert pace.ahead() == 0
@@ -48,37 +48,52 @@ def test_what_waits_is_what_ends_in_a_moment_however_often_one_looks(
     ended: int, every: float
 ) -> None:
     hand = Hand()
-    ahead = run(Pace(hand), hand, ended=ended, every=every, times=1000)
+    ahead = run(Pace(10, hand), hand, ended=ended, every=every, times=1000, ran=0.001)
     assert ahead == pytest.approx(1000 * AHEAD, abs=1)
 
 
 def test_no_more_than_so_many_wait_however_quick_they_are() -> None:
     hand = Hand()
-    assert run(Pace(hand), hand, ended=1000, every=0.001, times=1000) == MOST
+    assert run(Pace(10, hand), hand, ended=1000, every=0.001, times=1000, ran=0.0) == MOST
 
 
-def test_for_slow_tasks_nothing_is_claimed_in_advance() -> None:
+@pytest.mark.parametrize(
+    ("slots", "ran", "ahead"), [(10, 0.01, 50), (10, 0.4, 1), (10, 0.6, 0), (1, 0.001, 50)]
+)
+def test_no_more_wait_than_all_slots_finish_in_a_moment(slots: int, ran: float, ahead: int) -> None:
     hand = Hand()
-    assert run(Pace(hand), hand, ended=10, every=1.0, times=20) == 0
+    found = run(Pace(slots, hand), hand, ended=slots, every=ran, times=200, ran=ran)
+    assert found == pytest.approx(ahead, abs=1 if ahead > 1 else 0)
+
+
+def test_long_tasks_that_end_all_at_once_are_not_taken_for_quick_ones() -> None:
+    hand = Hand()
+    pace = Pace(10, hand)
+    hand.now += 60
+    pace.ahead()
+    for _ in range(10):
+        hand.now += 0.0001
+        pace.ended(60.0)
+        assert pace.ahead() == 0
 
 
 def test_after_a_standstill_nothing_is_claimed_in_advance() -> None:
     hand = Hand()
-    pace = Pace(hand)
-    assert run(pace, hand, ended=100, every=0.01, times=100) > 0
-    assert run(pace, hand, ended=0, every=10 * AHEAD, times=1) == 0
+    pace = Pace(10, hand)
+    assert run(pace, hand, ended=100, every=0.01, times=100, ran=0.001) > 0
+    assert run(pace, hand, ended=0, every=10 * AHEAD, times=1, ran=0.0) == 0
 
 
 def test_two_looks_at_one_moment_do_not_count_an_end_twice() -> None:
     hand = Hand()
-    pace = Pace(hand)
-    once = run(pace, hand, ended=10, every=0.001, times=10)
+    pace = Pace(10, hand)
+    once = run(pace, hand, ended=10, every=0.001, times=10, ran=0.001)
     assert [pace.ahead(), pace.ahead()] == [once, once]
 
 
 def test_what_waits_is_late_when_its_first_has_waited_too_long() -> None:
     hand = Hand()
-    pace = Pace(hand)
+    pace = Pace(10, hand)
     assert pace.late_in(0) is None
     pace.submitted(3)
     hand.now += 0.1
@@ -148,3 +163,14 @@ def test_a_worker_that_is_told_how_much_to_claim_in_advance_keeps_it(
         for number in numbers:
             over(db, number)
     assert all(outcomes(db, number) == ["completed"] for number in numbers)
+
+
+def test_a_worker_claims_nothing_in_advance_whose_only_try_could_be_lost_by_waiting() -> None:
+    registry, once = Registry(), RetryPolicy(max_attempts=1)
+    registry.kind("work", int)(ignore)
+    assert Worker(registry, "host=nowhere")._ahead.most == MOST
+    assert Worker(registry, "host=nowhere", prefetch=7)._ahead.most == 7
+    registry.kind("once", int, queue="once", retry=once)(ignore)
+    assert Worker(registry, "host=nowhere")._ahead.most == 0
+    assert Worker(registry, "host=nowhere", queues=["default"])._ahead.most == MOST
+    assert Worker(registry, "host=nowhere", prefetch=7)._ahead.most == 7

@@ -12,7 +12,7 @@ from scheduler import Attempt, Registry, RetryPolicy, enqueue
 from scheduler.lease import Lease
 from scheduler.service import worker_metrics
 from scheduler.service.worker_metrics import WorkerMetrics
-from tests.scheduler.working import SHORT, over, running, task, worker
+from tests.scheduler.working import over, running, task, worker
 from tests.waiting import wait_for
 
 REGISTRY = Registry()
@@ -32,7 +32,7 @@ def shaky(attempt: Attempt, payload: int) -> None:
     raise ValueError("no")
 
 
-@REGISTRY.kind("slow", int, lease=SHORT)
+@REGISTRY.kind("slow", int, lease=timedelta(seconds=3))  # no machine is too busy to renew that
 def slow(attempt: Attempt, payload: int) -> None:
     """Waits until it is let go."""
     GO.wait(30)
