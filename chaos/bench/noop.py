@@ -14,26 +14,34 @@ from scheduler import Attempt, Kind, Registry
 KIND = "noop"
 LEASE_SECONDS = 60  # the default lease of a kind
 
+# A worker with default settings gives back what has waited in it for long, as where many share few
+# cores. Such a task has a row `released` and one more token, and its next attempt is the first.
 CHECKS = (
     (
-        "select count(*) from scheduler.tasks"
-        " where status <> 'completed' or attempts <> 1 or lease_token <> 1",
+        "select count(*) from scheduler.tasks where status <> 'completed' or attempts <> 1",
         "{n} tasks are not completed by their first attempt",
     ),
     (
-        "select count(*) from scheduler.run_log where outcome <> 'completed'",
-        "{n} rows of the run log say something else than completed",
+        "select count(*) from scheduler.run_log where outcome not in ('completed', 'released')",
+        "{n} rows of the run log say something else than completed or released",
     ),
     (
-        "select count(*) from (select from scheduler.run_log group by task_id"
-        " having count(*) > 1) as twice",
-        "{n} tasks have more than one row in the run log",
+        "select count(*) from (select from scheduler.run_log where outcome = 'completed'"
+        " group by task_id having count(*) > 1) as twice",
+        "{n} tasks have more than one completion in the run log",
+    ),
+    (
+        "select count(*) from scheduler.tasks as task"
+        " join (select task_id, count(*) as rows from scheduler.run_log group by task_id) as log"
+        " on log.task_id = task.id where task.lease_token <> log.rows",
+        "{n} tasks were claimed more or less often than the run log has rows of them",
     ),
     (
         "select count(*) from scheduler.tasks as task where not exists"
         " (select from scheduler.run_log as log"
-        " where log.task_id = task.id and log.lease_token = task.lease_token)",
-        "{n} tasks have no row in the run log under their token",
+        " where log.task_id = task.id and log.lease_token = task.lease_token"
+        " and log.outcome = 'completed')",
+        "{n} tasks have no completion in the run log under their token",
     ),
     (
         "select count(*) from scheduler.run_log as log where not exists"

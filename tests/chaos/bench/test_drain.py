@@ -67,6 +67,18 @@ def test_a_drain_that_is_right_has_no_violations(drained: Connection) -> None:
     verify(drained, TASKS, [Seen(ran=150), Seen(ran=50)], "a test")
 
 
+def test_a_task_that_was_given_back_and_claimed_again_is_right(drained: Connection) -> None:
+    one(drained, "update scheduler.run_log set lease_token = 2 where task_id = 7")
+    one(drained, "update scheduler.tasks set lease_token = 2 where id = 7")
+    assert len(noop.violations(drained, TASKS)) == 1  # a claim that nothing came of
+    one(
+        drained,
+        "insert into scheduler.run_log (task_id, lease_token, lease_owner, attempt, claimed_at,"
+        " finished_at, outcome) values (7, 1, 'w/1', 1, now(), now(), 'released')",
+    )
+    assert noop.violations(drained, TASKS) == []
+
+
 LOG = "insert into scheduler.run_log (task_id, lease_token, lease_owner, attempt, claimed_at,"
 LOG += " finished_at, outcome) select {}, lease_owner, attempt, claimed_at, {} from"
 LOG += " scheduler.run_log order by task_id limit 1"
@@ -75,14 +87,19 @@ LOG += " scheduler.run_log order by task_id limit 1"
 @pytest.mark.parametrize(
     ("bug", "said"),
     [
-        ("delete from scheduler.run_log where task_id = 7", "no row in the run log"),
+        ("delete from scheduler.run_log where task_id = 7", "no completion in the run log"),
         (
             LOG.format("task_id, 2", "finished_at + interval '1 ms', 'completed'"),
-            "more than one row",
+            "more than one completion",
         ),
         (LOG.format("task_id, 1", "finished_at + interval '1 ms', 'failed'"), "something else"),
         (LOG.format("9999, 1", "finished_at, 'completed'"), "are of no task"),
         ("update scheduler.run_log set lease_token = 3 where task_id = 7", "under their token"),
+        (
+            "update scheduler.run_log set outcome = 'released' where task_id = 7",
+            "no completion in the run log",
+        ),
+        ("update scheduler.tasks set lease_token = 2 where id = 7", "more or less often"),
         (
             "update scheduler.run_log set claimed_at = claimed_at + interval '1 s'"
             " where task_id = 7",
