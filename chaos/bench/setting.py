@@ -27,7 +27,10 @@ class Setting(NamedTuple):
 
 
 def parse_setting(text: str) -> Setting:
-    """`SLOTS`, `SLOTS+PREFETCH` or `default`. Raises ValueError for anything else."""
+    """`SLOTS`, `SLOTS+PREFETCH`, or `default`, with the most that such a worker's pace comes to.
+
+    Raises ValueError for anything else.
+    """
     if text == DEFAULT:
         return Setting(DEFAULT, _PARAMETERS["slots"].default, pace.MOST)
     found = _FORM.fullmatch(text)

@@ -10,7 +10,7 @@ from chaos.bench import latency, schedules, startup, sustained
 from chaos.bench.peers import said as peers
 from chaos.bench.result import (
     FIGURES,
-    LIMIT,
+    LIMITS,
     OURS,
     Key,
     Result,
@@ -42,19 +42,19 @@ MOST_WAITS = 3
 
 
 def table(result: Result) -> Table:
-    """Medians (least to greatest), the share of the limit, and what sessions waited for."""
+    """Medians (least to greatest), the shares of the limits, and what sessions waited for."""
     main = headline(result)
     # Elsewhere each drain has the same number of tasks, or what its batch says.
     names = (*COLUMNS, "tasks", *RATES) if result.bench in BESIDE_OTHERS else COLUMNS
     columns = {name: found for name in names if (found := spreads(result, name))}
     waited = waits(result)
-    limited = has_limit(result)
+    limits = limits_in(result)
     rows = Table(box=None, padding=(0, 1), header_style="bold")
     rows.add_column("system")
     rows.add_column("setting")
     rows.add_column(result.axis, justify="right")
-    if limited:
-        rows.add_column("of pgbench", justify="right")
+    for limit in limits:
+        rows.add_column(f"of {limit}", justify="right")
     for name in columns:
         rows.add_column(f"{name.replace('_', ' ')}\n[dim]{FIGURES[name].unit}[/]", justify="right")
     if waited:
@@ -63,35 +63,35 @@ def table(result: Result) -> Table:
         cells = [text(columns[name].get(key), ranged=name in RANGED) for name in columns]
         if waited:
             cells.append(said_waits(waited.get(key, {})))
-        style = "dim" if key.system == LIMIT else None
-        if limited:
-            cells.insert(0, share(columns[main], key))
-        rows.add_row(key.system, key.setting, str(key.at), *cells, style=style)
+        style = "dim" if key.system in LIMITS else None
+        shares = [share(columns[main], key, limit) for limit in limits]
+        rows.add_row(key.system, key.setting, str(key.at), *shares, *cells, style=style)
     return rows
 
 
-def has_limit(result: Result) -> bool:
-    """Whether pgbench was measured, too."""
-    return any(one.key.system == LIMIT for one in result.measurements)
+def limits_in(result: Result) -> list[str]:
+    """Which cycles of pgbench were measured, too."""
+    systems = {one.key.system for one in result.measurements}
+    return [limit for limit in LIMITS if limit in systems]
 
 
 def ordered(result: Result) -> list[Key]:
-    """The cells as people compare them: by batch, then by the axis, the limit below ours; systems
+    """The cells as people compare them: by batch, then by the axis, the limits below ours; systems
     with each other by the figure that the bench is about, the best first."""
     keys = dict.fromkeys(one.key for one in result.measurements)
     if result.bench in BESIDE_OTHERS:
         main = headline(result)
         found, sign = spreads(result, main), -1 if FIGURES[main].better == "more" else 1
         return sorted(keys, key=lambda key: (key.at, sign * found[key].median))
-    return sorted(keys, key=lambda key: (key.batch, key.at, key.system == LIMIT, key.setting))
+    return sorted(keys, key=lambda key: (key.batch, key.at, key.system in LIMITS, key.setting))
 
 
-def share(cells: dict[Key, Spread], key: Key) -> str:
-    """The median as a share of its limit's."""
-    limit = cells.get(limit_of(key))
-    if key.system == LIMIT or limit is None:
+def share(cells: dict[Key, Spread], key: Key, limit: str) -> str:
+    """The median as a share of this limit's."""
+    found = cells.get(limit_of(key, limit))
+    if key.system in LIMITS or found is None:
         return ""
-    return f"{cells[key].median / limit.median:.2f}"
+    return f"{cells[key].median / found.median:.2f}"
 
 
 def text(found: Spread | None, ranged: bool) -> str:
@@ -166,15 +166,18 @@ def _growing(result: Result, main: str) -> Iterator[str]:
 
 
 def _holding(medians: dict[Key, float], axis: str) -> Iterator[str]:
-    """For each series: what is left at the greatest number of workers, ours beside the limit's."""
+    """For each series: what is left at the greatest number of workers, ours beside the limits'."""
     most = max(key.at for key in medians)
     series = dict.fromkeys(key[:3] for key in medians if key.system == OURS and key.at == most)
     if len({key.at for key in medians}) < 2:
         return
     for system, setting, batch in series:
         kept = _kept(medians, (system, setting, batch), most)
-        limit = _kept(medians, (LIMIT, str(batch), batch), most)
-        beside = "" if limit is None else f", pgbench's {limit:.2f}"
+        beside = "".join(
+            f", {limit}'s {found:.2f}"
+            for limit in LIMITS
+            if (found := _kept(medians, (limit, str(batch), batch), most)) is not None
+        )
         yield f"{setting}: at {most} {axis} {kept:.2f} of its own best{beside}"
 
 

@@ -3,7 +3,8 @@
 The tasks are those of every drain. What differs is the handler, which writes one row on the
 connection that its worker gives it. The axis is how many handlers run at once, that is the slots of
 all workers: pgbench has as many clients, and each claims as many tasks at once as a worker does. So
-both have the same number of sessions that write effects, and as many tasks a claim.
+both have the same number of sessions that write effects, and as many tasks a claim. With default
+settings that is the number of slots: what a worker claims in advance depends on its pace.
 
 pgbench's cycle: claim, and then for each task BEGIN, `begin_attempt.sql`, the insert of the effect,
 and in one message the completion (`complete_in_transaction.sql`) and its COMMIT, each with its
@@ -38,7 +39,7 @@ from chaos.bench.limit import (
 )
 from chaos.bench.noop import KIND, LEASE_SECONDS
 from chaos.bench.result import LIMIT, OURS, Key, Result
-from chaos.bench.setting import Setting
+from chaos.bench.setting import DEFAULT, Setting
 from chaos.bench.tell import Tell
 from chaos.cluster.postgres import Postgres, postgres
 
@@ -59,11 +60,17 @@ class Plan:
         """One repeat, in its order: at each number of workers ours, then the limit of each."""
         cells = []
         for workers in self.workers:
-            ours = [Key(OURS, one.name, one.batch, workers * one.slots) for one in self.settings]
+            ours = [Key(OURS, one.name, _batch(one), workers * one.slots) for one in self.settings]
             cells += ours
             if with_limit:
                 cells += [Key(LIMIT, str(key.batch), key.batch, key.at) for key in ours]
         return list(dict.fromkeys(cells))
+
+
+def _batch(setting: Setting) -> int:
+    """How many tasks a client of pgbench claims at once. As many as default settings could come to
+    would leave nothing to most clients."""
+    return setting.slots if setting.name == DEFAULT else setting.batch
 
 
 def run(plan: Plan, command: str, tell: Tell) -> Result:

@@ -1,8 +1,8 @@
 """A worker process of the bench: a production worker whose claims are timed.
 
-Two functions of the worker's module are wrapped, nothing else is changed. Making an owner, the
-step before each claim, waits the first time until all workers are there. The claim is timed. What
-was seen is written when the worker has stopped.
+Three functions of the worker's module are wrapped, nothing else is changed. Making an owner, the
+step before each claim, waits the first time until all workers are there. The claim is timed, with
+the completions that its statement writes. What was seen is written when the worker has stopped.
 """
 
 from __future__ import annotations

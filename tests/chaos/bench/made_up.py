@@ -14,6 +14,7 @@ MACHINE: dict[str, str | float] = {
 }
 OURS = Key("leaseproof", "1+99", 100, 4)
 LIMIT = Key("pgbench", "100", 100, 4)
+ONE_COMMIT = Key("pgbench-one-commit", "100", 100, 4)
 
 
 def result(

@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 from chaos.bench import WrongDrainError, enqueue, growth, noop, schedules, scrape, startup
 from chaos.bench.contention import Plan
 from chaos.bench.limit import find_pgbench
-from chaos.bench.result import LIMIT, OURS, Key, Measurement, Result
+from chaos.bench.result import LIMIT, ONE_COMMIT, OURS, Key, Measurement, Result
 from chaos.bench.setting import parse_setting
 from chaos.cli import app
 from chaos.cluster.postgres import Postgres
@@ -130,20 +130,22 @@ def test_a_scrape_of_a_queue_is_timed(dsn: str) -> None:
     assert 0 < found.seconds <= found.slowest
 
 
-def test_repeats_are_interleaved_with_the_limit_beside_ours() -> None:
-    settings = tuple(map(parse_setting, ("default", "1+99")))
+def test_repeats_are_interleaved_with_the_limits_beside_ours() -> None:
+    settings = tuple(map(parse_setting, ("default", "1+99", "100")))
     plan = Plan(settings, (1, 4), repeats=2, tasks=None)
     cells = [(key.system, key.setting, key.at) for key in plan.cells(with_limit=True)]
     assert cells == [
         (system, setting, workers)
         for workers in (1, 4)
         for system, setting in (
-            *((OURS, "default"), (OURS, "1+99")),
-            *((LIMIT, "1"), (LIMIT, "10"), (LIMIT, "100")),
+            *((OURS, "default"), (OURS, "1+99"), (OURS, "100")),
+            (LIMIT, "1"),  # always; the other only where ours has the batch
+            *((LIMIT, "100"), (ONE_COMMIT, "100")),
+            *((LIMIT, "500"), (ONE_COMMIT, "500")),
         )
     ]
     assert {key.system for key in plan.cells(with_limit=False)} == {OURS}
-    assert plan.tasks_for(1) < plan.tasks_for(10) < plan.tasks_for(100)
+    assert plan.tasks_for(1) < plan.tasks_for(10) < plan.tasks_for(100) == plan.tasks_for(500)
 
 
 @pytest.mark.parametrize(

@@ -11,10 +11,11 @@ import pytest
 from psycopg import Connection
 
 from chaos.bench import BenchError, WrongDrainError, noop
+from chaos.bench.contention import CYCLES
 from chaos.bench.crew import Workers
 from chaos.bench.drain import Crew, Place, claim_figures, drain, verify
-from chaos.bench.limit import Pgbench, claim_and_complete, find_pgbench, gathered_claim
-from chaos.bench.result import LIMIT, OURS, Key
+from chaos.bench.limit import Pgbench, find_pgbench, gathered_both, gathered_claim
+from chaos.bench.result import LIMIT, LIMITS, ONE_COMMIT, OURS, Key
 from chaos.bench.setting import parse_setting
 from chaos.bench.worker import Seen
 from chaos.cluster.postgres import Postgres
@@ -137,22 +138,41 @@ def test_two_workers_drain_two_hundred_tasks(place: Place, copy: str, tmp_path: 
     assert figures["wal_per_task"] > 0
 
 
-def test_pgbench_drains_them_with_the_same_statements(
-    place: Place, copy: str, tmp_path: Path
-) -> None:
+def pgbench(place: Place, copy: str, system: str, batch: int, clients: int, to: Path) -> Crew:
     program = find_pgbench(place.server)
     assert program is not None
-    crew: Crew = Pgbench(program, place.server.dsn(copy), claim_and_complete(20), 2, tmp_path)
-    found = drain(place, copy, crew, Key(LIMIT, "20", 20, 2), 1)
+    return Pgbench(program, place.server.dsn(copy), CYCLES[system](batch), clients, to)
+
+
+@pytest.mark.parametrize("system", LIMITS)
+def test_pgbench_drains_them_with_the_same_statements(
+    place: Place, copy: str, tmp_path: Path, system: str
+) -> None:
+    crew = pgbench(place, copy, system, batch=20, clients=2, to=tmp_path)
+    found = drain(place, copy, crew, Key(system, "20", 20, 2), 1)
     assert found.figures["updates"] == 2 * TASKS
     assert round(found.figures["claims_per_s"] * found.figures["seconds"]) >= TASKS / 20
     assert "claim_p50" not in found.figures
 
 
-def test_pgbench_completes_later_what_was_locked(place: Place, copy: str, tmp_path: Path) -> None:
-    program = find_pgbench(place.server)
-    assert program is not None
-    crew = Pgbench(program, place.server.dsn(copy), claim_and_complete(200), 1, tmp_path)
+@pytest.mark.parametrize(("system", "commits"), [(LIMIT, 20), (ONE_COMMIT, 11)])
+def test_pgbench_has_two_commits_a_cycle_or_one(
+    place: Place, copy: str, tmp_path: Path, system: str, commits: int
+) -> None:
+    # Ten batches. With one commit a cycle the last completions go along with a claim of nothing.
+    crew = pgbench(place, copy, system, batch=20, clients=1, to=tmp_path)
+    with psycopg.connect(place.server.dsn(copy), autocommit=True) as connection:
+        note_updates(connection, "pg_current_xact_id()::text")
+        drain(place, copy, crew, Key(system, "20", 20, 1), 1)
+        noted = connection.execute("select count(distinct what) from noted").fetchone()
+    assert noted == (commits,)
+
+
+@pytest.mark.parametrize("system", LIMITS)
+def test_pgbench_completes_later_what_was_locked(
+    place: Place, copy: str, tmp_path: Path, system: str
+) -> None:
+    crew = pgbench(place, copy, system, batch=200, clients=1, to=tmp_path)
     with psycopg.connect(place.server.dsn(copy), autocommit=True) as connection:
         # A claim that came too late holds the locks of what it looked at, to its own end.
         one(
@@ -167,11 +187,11 @@ def test_pgbench_completes_later_what_was_locked(place: Place, copy: str, tmp_pa
             "create trigger hold before update on scheduler.tasks for each row"
             " when (new.status = 'completed') execute function hold()",
         )
-    found = drain(place, copy, crew, Key(LIMIT, "200", 200, 1), 1)
+    found = drain(place, copy, crew, Key(system, "200", 200, 1), 1)
     assert found.figures["tasks"] == TASKS  # verified: each was completed in the end
 
 
-@pytest.mark.parametrize("system", [OURS, LIMIT])
+@pytest.mark.parametrize("system", [OURS, *LIMITS])
 def test_pgbench_plans_its_statements_as_a_worker_does(
     place: Place, copy: str, tmp_path: Path, system: str
 ) -> None:
@@ -179,24 +199,26 @@ def test_pgbench_plans_its_statements_as_a_worker_does(
     if system == OURS:
         crew = Workers(place.server.dsn(copy), parse_setting("20"), 1, tmp_path)
     else:
-        program = find_pgbench(place.server)
-        assert program is not None
-        crew = Pgbench(program, place.server.dsn(copy), claim_and_complete(20), 1, tmp_path)
+        crew = pgbench(place, copy, system, batch=20, clients=1, to=tmp_path)
     with psycopg.connect(place.server.dsn(copy), autocommit=True) as connection:
-        one(connection, "create table modes (mode text)")
-        one(
-            connection,
-            "create function note_mode() returns trigger language plpgsql as $$ begin"
-            " insert into modes values (current_setting('plan_cache_mode')); return null; end $$",
-        )
-        one(
-            connection,
-            "create trigger note_mode after update on scheduler.tasks"
-            " for each statement execute function note_mode()",
-        )
+        note_updates(connection, "current_setting('plan_cache_mode')")
         drain(place, copy, crew, Key(system, "20", 20, 1), 1)
-        modes = connection.execute("select distinct mode from modes").fetchall()
+        modes = connection.execute("select distinct what from noted").fetchall()
     assert modes == [("force_generic_plan",)]
+
+
+def note_updates(connection: Connection, what: str) -> None:
+    """Have each update of a task note this expression in the table `noted`."""
+    one(connection, "create table noted (what text)")
+    one(
+        connection,
+        "create function note() returns trigger language plpgsql as $$ begin"
+        f" insert into noted values ({what}); return null; end $$",
+    )
+    one(
+        connection,
+        "create trigger note after update on scheduler.tasks for each row execute function note()",
+    )
 
 
 def test_a_worker_that_dies_is_said(place: Place, copy: str, tmp_path: Path) -> None:
@@ -205,9 +227,11 @@ def test_a_worker_that_dies_is_said(place: Place, copy: str, tmp_path: Path) -> 
         drain(place, copy, crew, Key(OURS, "1", 1, 1), 1)
 
 
-def test_a_claim_of_another_form_is_not_gathered_by_guess() -> None:
+def test_a_statement_of_another_form_is_not_gathered_by_guess() -> None:
     with pytest.raises(BenchError, match="no longer one UPDATE"):
         gathered_claim("select 1")
+    with pytest.raises(BenchError, match="no longer one SELECT"):
+        gathered_both("select 1")
 
 
 def test_only_claims_of_the_drain_count() -> None:
@@ -223,7 +247,7 @@ def test_only_claims_of_the_drain_count() -> None:
 def test_a_setting_is_read_as_it_is_said() -> None:
     assert parse_setting("1+99") == ("1+99", 1, 99)
     assert parse_setting("10").batch == 10
-    assert parse_setting("default").name == "default"
+    assert parse_setting("default") == ("default", 10, 490)  # at most so many in advance
     for wrong in ("", "0", "1+", "-1", "1+99+1", "99999", "one"):
         with pytest.raises(ValueError, match="is no setting"):
             parse_setting(wrong)

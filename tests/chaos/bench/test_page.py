@@ -4,17 +4,23 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Sequence
 from html.parser import HTMLParser
 
 import pytest
 
 from chaos.bench.page import page
 from chaos.bench.result import Key, as_json
-from chaos.bench.table import sentences
-from tests.chaos.bench.made_up import LIMIT, OURS, result
+from chaos.bench.table import sentences, table
+from tests.chaos.bench.made_up import LIMIT, ONE_COMMIT, OURS, result
 
 MORE = {OURS._replace(at=8): [150.0, 160.0], LIMIT._replace(at=8): [300.0, 310.0]}
 RESULT = result({OURS: [100, 110], LIMIT: [200, 190], **MORE})
+COMBINED: dict[Key, Sequence[float]] = {
+    ONE_COMMIT: [500, 500],
+    ONE_COMMIT._replace(at=8): [250.0, 250.0],
+}
+BOTH = result({OURS: [100, 110], LIMIT: [200, 190], **MORE, **COMBINED})
 
 
 @pytest.fixture(scope="module")
@@ -69,3 +75,27 @@ def test_the_sentences_put_default_beside_best() -> None:
 
 def test_the_sentences_tell_what_is_left_with_more_workers() -> None:
     assert "1+99: at 8 workers 1.00 of its own best, pgbench's 1.00" in list(sentences(RESULT))
+
+
+def test_the_two_limits_are_told_apart(html: str) -> None:
+    assert "Dashed: pgbench.</p>" in html
+    assert "one-commit" not in html.partition("<h2>How it was measured</h2>")[0]
+    both = page(BOTH).partition("<h2>How it was measured</h2>")[0]
+    assert "Dashed: pgbench. Dotted: pgbench-one-commit.</p>" in both
+    assert "<th>of pgbench</th><th>of pgbench-one-commit</th>" in both
+    assert "<td>0.54</td><td>0.21</td>" in both  # 105 of 195, and of 500
+    assert both.count('<tr class="limit">') == 4
+    for picture in re.findall("<svg .*?</svg>", both, re.DOTALL):
+        assert "pgbench-one-commit" in picture
+        assert {"var(--line-1)", "var(--line-7)"} <= set(re.findall(r"var\(--line-\d\)", picture))
+    said = "1+99: at 8 workers 1.00 of its own best, pgbench's 1.00, pgbench-one-commit's 0.50"
+    assert said in list(sentences(BOTH))
+
+
+def test_the_table_has_a_share_of_each_limit() -> None:
+    shown = table(BOTH)
+    cells = {str(column.header): list(column.cells) for column in shown.columns}
+    assert cells["system"] == ["leaseproof", "pgbench", "pgbench-one-commit"] * 2
+    assert cells["of pgbench"] == ["0.54", "", "", "0.51", "", ""]
+    assert cells["of pgbench-one-commit"] == ["0.21", "", "", "0.62", "", ""]
+    assert "of pgbench-one-commit" not in {column.header for column in table(RESULT).columns}

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from chaos.bench.result import ResultError, headline, limit_of, load, save, spreads, waits
-from tests.chaos.bench.made_up import LIMIT, OURS, result
+from tests.chaos.bench.made_up import LIMIT, ONE_COMMIT, OURS, result
 
 
 def test_a_result_is_read_as_it_was_written(tmp_path: Path) -> None:
@@ -22,6 +22,7 @@ def test_repeats_are_summed_up_by_cell() -> None:
     assert headline(one) == "tasks_per_s"
     assert spreads(one, "tasks_per_s")[OURS] == (110, 100, 120, 3)
     assert limit_of(OURS) == LIMIT
+    assert limit_of(OURS, ONE_COMMIT.system) == ONE_COMMIT
     assert waits(one)[OURS] == {"IO:WALSync": 0.75, "CPU": 0.25}
 
 

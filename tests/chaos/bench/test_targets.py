@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 
 from chaos.bench import growth, sustained
 from chaos.bench.peers.said import PYTHON
-from chaos.bench.result import LIMIT, OURS, Key, Measurement, Result, save
+from chaos.bench.result import LIMIT, ONE_COMMIT, OURS, Key, Measurement, Result, save
 from chaos.bench.targets import HELD, MISSING, NOT_HELD, TARGETS, missing, rows
 from chaos.cli import app
 from tests.chaos.bench.made_up import MACHINE
@@ -39,8 +39,12 @@ def ours(setting: str, batch: int, at: int) -> Key:
     return Key(OURS, setting, batch, at)
 
 
-def pgbench(batch: int, at: int) -> Key:
-    return Key(LIMIT, str(batch), batch, at)
+def pgbench(batch: int, at: int, system: str = LIMIT) -> Key:
+    return Key(system, str(batch), batch, at)
+
+
+def combined(batch: int, at: int) -> Key:
+    return pgbench(batch, at, ONE_COMMIT)
 
 
 def test_without_results_all_is_missing_and_said_how_to_get() -> None:
@@ -58,24 +62,47 @@ def test_ours_is_taken_where_it_is_fastest_and_pgbench_at_the_same_number(
 ) -> None:
     cells = {
         ours("1+99", 100, 2): share,
-        pgbench(100, 2): 100.0,
+        combined(100, 2): 100.0,
         ours("1+99", 100, 4): 20.0,
-        pgbench(100, 4): 20.0,  # a better share, but slower
+        combined(100, 4): 20.0,  # a better share, but slower
+        pgbench(100, 2): 900.0,  # the plain cycle is not what ours runs
     }
-    assert verdicts(result("contention", cells)) == {("drain, batch 100", LIMIT): verdict}
+    assert verdicts(result("contention", cells)) == {("drain, batch 100", ONE_COMMIT): verdict}
 
 
-def test_one_task_a_claim_has_two_targets() -> None:
-    cells = {ours("1", 1, 2): 100.0, pgbench(1, 2): 100.0}
-    assert verdicts(result("contention", cells)) == {
-        ("drain, one task a claim", LIMIT): HELD,
-        ("drain, one task a claim and commit", "pgbench's claim, then complete"): NOT_HELD,
+@pytest.mark.parametrize(
+    ("same", "plain", "verdict"),
+    [
+        (100.0, 50.0, (HELD, HELD)),
+        (101.0, 50.0, (NOT_HELD, HELD)),
+        (100.0, 50.1, (HELD, NOT_HELD)),
+    ],
+)
+def test_one_task_a_claim_is_beside_the_same_statement_and_beside_the_plain_cycle(
+    same: float, plain: float, verdict: tuple[str, str]
+) -> None:
+    cells = {ours("1", 1, 2): 65.0, combined(1, 2): same, pgbench(1, 2): plain}
+    found = verdicts(result("contention", cells))
+    assert found == {
+        ("drain, one task a claim", ONE_COMMIT): verdict[0],
+        ("drain, one task a claim and commit", "pgbench's claim, then complete"): verdict[1],
     }
+
+
+def test_a_result_of_before_lacks_the_limit_that_runs_the_same_statement() -> None:
+    cells = {ours("1+99", 100, at): 90.0 for at in (2, 64)}
+    cells |= {pgbench(100, at): 100.0 for at in (2, 64)}
+    said = {row.figure: (row.verdict, row.measured) for row in rows([result("contention", cells)])}
+    beside = f"it has no leaseproof beside {ONE_COMMIT} of batch 100"
+    assert said["drain, batch 100"] == (MISSING, beside)
+    kept = f"it has no {ONE_COMMIT} with 100 at 64 and fewer"
+    assert said["kept at 64 workers, batch 100"] == (MISSING, kept)
 
 
 @pytest.mark.parametrize(("default", "verdict"), [(90.0, HELD), (89.0, NOT_HELD)])
 def test_defaults_are_beside_our_best_and_not_pgbench(default: float, verdict: str) -> None:
-    cells = {ours("default", 10, 2): default, ours("1+99", 100, 4): 100.0, pgbench(100, 8): 900.0}
+    cells = {ours("default", 500, 2): default, ours("1+99", 100, 4): 100.0}
+    cells |= {pgbench(100, 8): 900.0, combined(100, 8): 900.0}
     assert verdicts(result("contention", cells)) == {
         ("drain, default settings", "our best"): verdict
     }
@@ -87,12 +114,14 @@ def test_at_many_workers_we_keep_more_than_pgbench_does(kept: float, verdict: st
         ours("1+99", 100, 4): 100.0,
         ours("10+90", 100, 64): kept,
         ours("1+99", 100, 64): 1.0,  # of two with this batch the faster one counts
+        combined(100, 8): 400.0,
+        combined(100, 64): 200.0,
         pgbench(100, 8): 400.0,
-        pgbench(100, 64): 200.0,
+        pgbench(100, 64): 300.0,
     }
     found = verdicts(result("contention", cells))
-    assert found["kept at 64 workers, batch 100", "what pgbench keeps"] == verdict
-    assert ("kept at 64 workers, batch 1,000", "what pgbench keeps") not in found
+    assert found["kept at 64 workers, batch 100", f"what {ONE_COMMIT} keeps"] == verdict
+    assert ("kept at 64 workers, batch 1,000", f"what {ONE_COMMIT} keeps") not in found
 
 
 @pytest.mark.parametrize(("theirs", "verdict"), [(50.0, HELD), (51.0, NOT_HELD)])

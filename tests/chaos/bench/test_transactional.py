@@ -92,11 +92,11 @@ def test_a_drain_without_its_effects_is_wrong(place: Place, dsn: str, tmp_path: 
 
 
 def test_pgbench_has_as_many_clients_as_there_are_slots() -> None:
-    settings = tuple(map(parse_setting, ("10", "1+9", "1")))
+    settings = tuple(map(parse_setting, ("default", "1+9", "1")))
     cells = Plan(settings, (1, 10), tasks=1, repeats=1).cells(with_limit=True)
     assert [(key.setting, key.at) for key in cells if key.system == OURS] == [
-        *(("10", 10), ("1+9", 1), ("1", 1)),
-        *(("10", 100), ("1+9", 10), ("1", 10)),
+        *(("default", 10), ("1+9", 1), ("1", 1)),
+        *(("default", 100), ("1+9", 10), ("1", 10)),
     ]
     limits = [(key.batch, key.at) for key in cells if key.system == LIMIT]
     assert limits == [(10, 10), (10, 1), (1, 1), (10, 100), (1, 10)]  # each once
