@@ -54,7 +54,7 @@ def table(result: Result) -> Table:
     rows.add_column("setting")
     rows.add_column(result.axis, justify="right")
     for limit in limits:
-        rows.add_column(f"of {limit}", justify="right")
+        rows.add_column(f"of {limit}".replace("-", "\n", 1), justify="right")
     for name in columns:
         rows.add_column(f"{name.replace('_', ' ')}\n[dim]{FIGURES[name].unit}[/]", justify="right")
     if waited:
