@@ -92,10 +92,11 @@ def test_the_two_limits_are_told_apart(html: str) -> None:
     assert said in list(sentences(BOTH))
 
 
-def test_the_table_has_a_share_of_each_limit() -> None:
-    shown = table(BOTH)
+def test_the_table_has_a_share_of_each_limit_and_both_below_ours() -> None:
+    default = {OURS._replace(setting="default"): [120.0, 120.0]}
+    shown = table(result({LIMIT: [200, 190], ONE_COMMIT: [500, 500], OURS: [100, 110], **default}))
     cells = {str(column.header): list(column.cells) for column in shown.columns}
-    assert cells["system"] == ["leaseproof", "pgbench", "pgbench-one-commit"] * 2
-    assert cells["of pgbench"] == ["0.54", "", "", "0.51", "", ""]
-    assert cells["of pgbench\none-commit"] == ["0.21", "", "", "0.62", "", ""]
+    assert cells["system"] == ["leaseproof", "leaseproof", "pgbench", "pgbench-one-commit"]
+    assert cells["of pgbench"] == ["0.54", "0.62", "", ""]
+    assert cells["of pgbench\none-commit"] == ["0.21", "0.24", "", ""]
     assert "of pgbench\none-commit" not in {column.header for column in table(RESULT).columns}
