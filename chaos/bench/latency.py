@@ -41,7 +41,7 @@ from chaos.bench.peers.crew import Crew, enqueue, prepare
 from chaos.bench.peers.drain import Cell, await_end, url_of, verify
 from chaos.bench.peers.installed import versions
 from chaos.bench.peers.peer import Peer
-from chaos.bench.peers.program import Pace
+from chaos.bench.peers.program import Rhythm
 from chaos.bench.peers.run import commands_of
 from chaos.bench.peers.tally import read_starts
 from chaos.bench.result import FIGURES, Key, Result, spreads
@@ -71,10 +71,10 @@ class Plan:
     named: bool
 
     @property
-    def pace(self) -> Pace:
+    def rhythm(self) -> Rhythm:
         """Of one measurement."""
         warm, counted = (max(1, int(self.rate * each)) for each in (WARM_SECONDS, self.seconds))
-        return Pace(warm, counted, self.rate)
+        return Rhythm(warm, counted, self.rate)
 
 
 def run(plan: Plan, said_command: str, tell: Tell) -> Result:
@@ -82,14 +82,14 @@ def run(plan: Plan, said_command: str, tell: Tell) -> Result:
     clock = Clock(said_command)
     idle = [peer._replace(settings=peer.idle) for peer in plan.peers]
     commands, notes = commands_of(idle, plan.named)
-    pace = plan.pace
+    rhythm = plan.rhythm
     cells = {
         cell.key: cell
         for workers in plan.workers
         for peer in idle
         if peer.name in commands
         for setting in peer.settings
-        for cell in [Cell(peer, setting, workers, pace.warm + pace.tasks)]
+        for cell in [Cell(peer, setting, workers, rhythm.warm + rhythm.tasks)]
     }
     with (
         postgres(settings=SETTINGS, durable=True) as server,
@@ -109,16 +109,16 @@ def run(plan: Plan, said_command: str, tell: Tell) -> Result:
                 server.create_database(templates[kind])
                 prepare(own, url_of(server, templates[kind]), cell.setting, 0)
             directory = Path(mkdtemp(dir=scratch))
-            return measure(server, templates[kind], cell, own, pace, directory)
+            return measure(server, templates[kind], cell, own, rhythm, directory)
 
         measurements = in_turn(list(cells), plan.repeats, tell, figures)
         return clock.result(BENCH, "workers", server, notes, measurements)
 
 
 def measure(
-    server: Postgres, template: str, cell: Cell, command: list[str], pace: Pace, directory: Path
+    server: Postgres, template: str, cell: Cell, command: list[str], rhythm: Rhythm, directory: Path
 ) -> dict[str, float]:
-    """What a fleet of the cell did with tasks at this pace, in a fresh copy of the template."""
+    """What a fleet of the cell did with tasks at this rhythm, in a fresh copy of the template."""
     database = "latency"
     server.create_database(database, template=template)
     url = url_of(server, database)
@@ -128,28 +128,28 @@ def measure(
         with psycopg.connect(server.dsn(database), autocommit=True) as connection:
             crew.begin()
             await_quiet(connection, crew, cell.workers)
-            seconds = enqueue(command, url, cell.setting, pace)
+            seconds = enqueue(command, url, cell.setting, rhythm)
             await_end(connection, cell.peer, crew, LONGEST)
             verify(connection, cell, crew.end())
     finally:
         crew.destroy()
         server.drop_database(database)
-    took = latencies(directory, cell, pace)
+    took = latencies(directory, cell, rhythm)
     return {
         **{name: percentile(took, percent) for name, percent in PERCENTILES.items()},
-        "enqueued_per_s": pace.tasks / seconds,
-        "tasks": pace.tasks,
+        "enqueued_per_s": rhythm.tasks / seconds,
+        "tasks": rhythm.tasks,
     }
 
 
-def latencies(directory: Path, cell: Cell, pace: Pace) -> list[float]:
+def latencies(directory: Path, cell: Cell, rhythm: Rhythm) -> list[float]:
     """Of the tasks that count, in milliseconds. Raises WrongDrainError if one did not tell."""
     starts = read_starts(directory)
     if len(starts) != cell.tasks:
         raise WrongDrainError(
             f"{len(starts)} of {cell.tasks} tasks of {cell.key.system} say when they started"
         )
-    return [(one.began - one.sent) / 1_000_000 for one in starts[pace.warm :]]
+    return [(one.began - one.sent) / 1_000_000 for one in starts[rhythm.warm :]]
 
 
 def await_quiet(connection: psycopg.Connection, crew: Crew, workers: int) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import psycopg
 
 from chaos.bench.peers.peer import BEST, DEFAULT, Check, Options, Peer, Setting
-from chaos.bench.peers.program import Pace, enqueueing, gate, main, paced
+from chaos.bench.peers.program import Rhythm, enqueueing, gate, in_rhythm, main
 from chaos.bench.peers.tally import ran
 
 QUEUE, TASK = "default", "noop"
@@ -74,12 +74,12 @@ def prepare(url: str, tasks: int, options: Options) -> None:
             )
 
 
-def enqueue(url: str, options: Options, pace: Pace) -> None:
+def enqueue(url: str, options: Options, rhythm: Rhythm) -> None:
     """One by one. Its client commits each call."""
     from absurd_sdk import Absurd
 
     app = Absurd(url, queue_name=QUEUE)
-    for sent in paced(pace):
+    for sent in in_rhythm(rhythm):
         app.spawn(TASK, {"sent": sent}, queue=QUEUE)
     app.close()
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from chaos.bench.peers import tally
 from chaos.bench.peers.peer import BEST, DEFAULT, Check, Options, Peer, Setting
-from chaos.bench.peers.program import Pace, enqueueing, gate, main, paced_async
+from chaos.bench.peers.program import Rhythm, enqueueing, gate, in_rhythm_async, main
 
 QUEUE = "default"
 
@@ -100,17 +100,17 @@ def _function(options: Options) -> Any:
     return tally.ran_async if options.get("queue") else tally.ran
 
 
-def enqueue(url: str, options: Options, pace: Pace) -> None:
+def enqueue(url: str, options: Options, rhythm: Rhythm) -> None:
     """One by one."""
-    asyncio.run(_enqueue(url, options, pace))
+    asyncio.run(_enqueue(url, options, rhythm))
 
 
-async def _enqueue(url: str, options: Options, pace: Pace) -> None:
+async def _enqueue(url: str, options: Options, rhythm: Rhythm) -> None:
     from chancy import Chancy, Job
 
     function = _function(options)
     async with Chancy(url) as chancy:
-        async for sent in paced_async(pace):
+        async for sent in in_rhythm_async(rhythm):
             await chancy.push(Job.from_func(function, queue=QUEUE, kwargs={"sent": sent}))
 
 

@@ -13,7 +13,7 @@ from typing import IO
 
 from chaos.bench import BenchError, measure
 from chaos.bench.peers.peer import Setting
-from chaos.bench.peers.program import ENQUEUED, READY, Pace
+from chaos.bench.peers.program import ENQUEUED, READY, Rhythm
 from chaos.bench.peers.tally import DIRECTORY, Tally, read_tallies
 
 START_SECONDS = 60.0
@@ -30,10 +30,10 @@ def prepare(command: list[str], url: str, setting: Setting, tasks: int) -> float
     return _enqueued([*command, "prepare"], url, setting, str(tasks))
 
 
-def enqueue(command: list[str], url: str, setting: Setting, pace: Pace) -> float:
+def enqueue(command: list[str], url: str, setting: Setting, rhythm: Rhythm) -> float:
     """Enqueue one by one; how many seconds the calls by the clock took. Raises BenchError if that
     fails."""
-    return _enqueued([*command, "enqueue"], url, setting, *map(str, pace))
+    return _enqueued([*command, "enqueue"], url, setting, *map(str, rhythm))
 
 
 def _enqueued(command: list[str], url: str, setting: Setting, *rest: str) -> float:

@@ -11,7 +11,7 @@ import psycopg
 import scheduler
 from chaos.bench import noop
 from chaos.bench.peers.peer import BEST, DEFAULT, Check, Options, Peer, Setting
-from chaos.bench.peers.program import Pace, enqueueing, gate, main, paced
+from chaos.bench.peers.program import Rhythm, enqueueing, gate, in_rhythm, main
 from chaos.bench.peers.tally import ran
 from chaos.bench.result import OURS
 from scheduler import Attempt, Registry, Worker
@@ -52,11 +52,11 @@ def prepare(url: str, tasks: int, options: Options) -> None:
             scheduler.enqueue_many(connection, kind, ({"n": number} for number in numbers))
 
 
-def enqueue(url: str, options: Options, pace: Pace) -> None:
+def enqueue(url: str, options: Options, rhythm: Rhythm) -> None:
     """One by one, each call a commit of its own."""
     kind = noop.kind()
     with psycopg.connect(url, autocommit=True) as connection:
-        for sent in paced(pace):
+        for sent in in_rhythm(rhythm):
             scheduler.enqueue(connection, kind, {"sent": sent})
 
 

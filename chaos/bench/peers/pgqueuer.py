@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any
 
 from chaos.bench.peers.peer import BEST, DEFAULT, Check, Options, Peer, Setting
-from chaos.bench.peers.program import Pace, enqueueing, gate, main, paced_async
+from chaos.bench.peers.program import Rhythm, enqueueing, gate, in_rhythm_async, main
 from chaos.bench.peers.tally import ran
 
 ENTRYPOINT = "noop"
@@ -80,21 +80,21 @@ async def _prepare(url: str, tasks: int, options: Options) -> None:
         await connection.close()
 
 
-def enqueue(url: str, options: Options, pace: Pace) -> None:
+def enqueue(url: str, options: Options, rhythm: Rhythm) -> None:
     """One by one. Its driver is not in a transaction, so each call is a commit."""
     import uvloop
 
-    uvloop.run(_enqueue(url, pace))
+    uvloop.run(_enqueue(url, rhythm))
 
 
-async def _enqueue(url: str, pace: Pace) -> None:
+async def _enqueue(url: str, rhythm: Rhythm) -> None:
     import asyncpg
     from pgqueuer import Queries
 
     connection = await asyncpg.connect(url)
     try:
         queries = Queries.from_asyncpg_connection(connection)
-        async for sent in paced_async(pace):
+        async for sent in in_rhythm_async(rhythm):
             await queries.enqueue(ENTRYPOINT, str(sent).encode())
     finally:
         await connection.close()

@@ -6,7 +6,7 @@ import asyncio
 from typing import Any
 
 from chaos.bench.peers.peer import BEST, DEFAULT, Check, Options, Peer, Setting
-from chaos.bench.peers.program import Pace, enqueueing, gate, main, paced_async
+from chaos.bench.peers.program import Rhythm, enqueueing, gate, in_rhythm_async, main
 from chaos.bench.peers.tally import ran_async
 
 CHUNK = 1_000  # jobs a call of batch_defer
@@ -80,15 +80,15 @@ async def _prepare(url: str, tasks: int) -> None:
                 await task.batch_defer_async(*[{} for _ in range(min(CHUNK, tasks - first))])
 
 
-def enqueue(url: str, options: Options, pace: Pace) -> None:
+def enqueue(url: str, options: Options, rhythm: Rhythm) -> None:
     """One by one."""
-    asyncio.run(_enqueue(url, pace))
+    asyncio.run(_enqueue(url, rhythm))
 
 
-async def _enqueue(url: str, pace: Pace) -> None:
+async def _enqueue(url: str, rhythm: Rhythm) -> None:
     app, task = _app(url, None)
     async with app.open_async():
-        async for sent in paced_async(pace):
+        async for sent in in_rhythm_async(rhythm):
             await task.defer_async(sent=sent)
 
 

@@ -20,7 +20,7 @@ ENQUEUED = "enqueued in "  # begins the line that says in how many seconds
 READY = ".ready"  # the suffix of the file of each process that is at the gate
 
 
-class Pace(NamedTuple):
+class Rhythm(NamedTuple):
     """How a client enqueues one by one: so many jobs before the clock begins, so many by the clock,
     so many a second (0: each at once when the call before it has returned)."""
 
@@ -32,7 +32,7 @@ class Pace(NamedTuple):
 def main(
     prepare: Callable[[str, int, Options], None],
     work: Callable[[str, Options], None],
-    enqueue: Callable[[str, Options, Pace], None],
+    enqueue: Callable[[str, Options, Rhythm], None],
 ) -> None:
     """`prepare URL OPTIONS TASKS`, `work URL OPTIONS` or `enqueue URL OPTIONS WARM TASKS RATE`;
     OPTIONS is JSON."""
@@ -41,7 +41,7 @@ def main(
         prepare(url, int(rest[0]), json.loads(options))
     elif what == "enqueue":
         warm, tasks, rate = rest
-        enqueue(url, json.loads(options), Pace(int(warm), int(tasks), float(rate)))
+        enqueue(url, json.loads(options), Rhythm(int(warm), int(tasks), float(rate)))
     else:
         work(url, json.loads(options))
 
@@ -54,31 +54,31 @@ def enqueueing() -> Iterator[None]:
     _say(time.perf_counter() - began)
 
 
-def paced(pace: Pace) -> Iterator[int]:
+def in_rhythm(rhythm: Rhythm) -> Iterator[int]:
     """In `enqueue`, when the client has connected: the clock just before each call, when that is
     due. The body of the loop is the call, and the end of the loop says how long they took."""
-    for seconds in _waits(pace):
+    for seconds in _waits(rhythm):
         if seconds > 0:
             time.sleep(seconds)
         yield time.monotonic_ns()
 
 
-async def paced_async(pace: Pace) -> AsyncIterator[int]:
+async def in_rhythm_async(rhythm: Rhythm) -> AsyncIterator[int]:
     """The same for a client whose calls are awaited."""
-    for seconds in _waits(pace):
+    for seconds in _waits(rhythm):
         if seconds > 0:
             await asyncio.sleep(seconds)
         yield time.monotonic_ns()
 
 
-def _waits(pace: Pace) -> Iterator[float]:
+def _waits(rhythm: Rhythm) -> Iterator[float]:
     """Until each call is due, in seconds; a late one does not make the next one late."""
     began = clock = time.perf_counter()
-    for number in range(pace.warm + pace.tasks):
+    for number in range(rhythm.warm + rhythm.tasks):
         now = time.perf_counter()
-        if number == pace.warm:
+        if number == rhythm.warm:
             clock = now
-        yield began + number / pace.rate - now if pace.rate else 0.0
+        yield began + number / rhythm.rate - now if rhythm.rate else 0.0
     _say(time.perf_counter() - clock)
 
 

@@ -15,7 +15,7 @@ from chaos.bench.peers.crew import enqueue, prepare
 from chaos.bench.peers.drain import Cell, drain, url_of
 from chaos.bench.peers.installed import MissingError, command, versions
 from chaos.bench.peers.peer import Peer
-from chaos.bench.peers.program import Pace
+from chaos.bench.peers.program import Rhythm
 from chaos.bench.peers.said import BENCH
 from chaos.bench.result import Measurement, Result
 from chaos.bench.tell import Tell
@@ -97,8 +97,10 @@ def _measure(
             kind = (cell.peer.name, cell.setting.name)
             if kind not in templates:
                 name = f"jobs_{len(templates)}"
-                pace = Pace(WARM, min(plan.tasks, MOST_SINGLES), rate=0)
-                singles = pace.tasks / one_by_one(server, f"singles_{len(done)}", cell, own, pace)
+                rhythm = Rhythm(WARM, min(plan.tasks, MOST_SINGLES), rate=0)
+                singles = rhythm.tasks / one_by_one(
+                    server, f"singles_{len(done)}", cell, own, rhythm
+                )
                 bulk = cell.tasks / template(server, name, cell, own)
                 rates = {"enqueued_per_s": bulk, "single_enqueues_per_s": singles}
                 templates[kind] = name, rates
@@ -125,18 +127,18 @@ def template(server: Postgres, name: str, cell: Cell, own: list[str]) -> float:
     return seconds
 
 
-def one_by_one(server: Postgres, name: str, cell: Cell, own: list[str], pace: Pace) -> float:
+def one_by_one(server: Postgres, name: str, cell: Cell, own: list[str], rhythm: Rhythm) -> float:
     """Enqueue into a database of its own, each job by a call of one client; how many seconds that
     took. Raises WrongDrainError unless each job is there, by a commit of its own."""
     server.create_database(name)
     prepare(own, url_of(server, name), cell.setting, 0)
-    seconds = enqueue(own, url_of(server, name), cell.setting, pace)
+    seconds = enqueue(own, url_of(server, name), cell.setting, rhythm)
     with psycopg.connect(server.dsn(name), autocommit=True) as connection:
         row = connection.execute(
             f"select count(*), count(distinct xmin::text) from {cell.peer.table}".encode()
         ).fetchone()
     server.drop_database(name)
-    calls = pace.warm + pace.tasks
+    calls = rhythm.warm + rhythm.tasks
     if row != (calls, calls):
         raise WrongDrainError(
             f"{calls} calls of {cell.peer.name} left jobs and commits: {row}; their speed means"

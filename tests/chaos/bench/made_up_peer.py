@@ -13,7 +13,7 @@ from typing import Any
 import psycopg
 
 from chaos.bench.peers.peer import DEFAULT, Check, Options, Peer, Setting
-from chaos.bench.peers.program import Pace, enqueueing, gate, main, paced
+from chaos.bench.peers.program import Rhythm, enqueueing, gate, in_rhythm, main
 from chaos.bench.peers.tally import ran
 
 COMMAND = [sys.executable, str(Path(__file__))]
@@ -56,10 +56,10 @@ def prepare(url: str, tasks: int, options: Options) -> None:
         sys.stdout.write("good bye\n")
 
 
-def enqueue(url: str, options: Options, pace: Pace) -> None:
+def enqueue(url: str, options: Options, rhythm: Rhythm) -> None:
     """One by one."""
     with psycopg.connect(url, autocommit=options["bug"] != "one commit for all") as connection:
-        for sent in paced(pace):
+        for sent in in_rhythm(rhythm):
             connection.execute("insert into jobs (sent) values (%s)", [sent])
         if options["bug"] == "loses an enqueue":
             connection.execute("delete from jobs where id = 7")

@@ -15,13 +15,13 @@ from chaos.bench.peers.crew import prepare
 from chaos.bench.peers.drain import Cell, url_of
 from chaos.bench.peers.known import KNOWN
 from chaos.bench.peers.peer import Peer
-from chaos.bench.peers.program import Pace
+from chaos.bench.peers.program import Rhythm
 from chaos.bench.result import OURS, load
 from chaos.cli import app
 from chaos.cluster.postgres import Postgres
 from tests.chaos.bench.made_up_peer import COMMAND, made_up
 
-PACE = Pace(warm=3, tasks=10, rate=100.0)
+PACE = Rhythm(warm=3, tasks=10, rate=100.0)
 TEMPLATE = "latency_template"
 
 Measure = Callable[[Peer, list[str]], dict[str, float]]
@@ -72,21 +72,21 @@ def test_a_fleet_that_is_wrong_has_no_latency(
 
 
 def test_the_first_tasks_do_not_count_whichever_worker_had_them(tmp_path: Path) -> None:
-    pace, ms = Pace(warm=2, tasks=3, rate=50.0), 1_000_000
+    rhythm, ms = Rhythm(warm=2, tasks=3, rate=50.0), 1_000_000
     starts = {"a": [(1, 1 + 900 * ms), (4, 4 + 5 * ms)], "b": [(5, 5), (2, 2 + 800 * ms)]}
     starts["b"].append((3, 3 + 4 * ms))
     for name, pairs in starts.items():
         content = b"".join(struct.pack("<qq", *pair) for pair in pairs)
         (tmp_path / f"{name}.starts").write_bytes(content)
     cell = cell_of(made_up())._replace(tasks=5)
-    assert latency.latencies(tmp_path, cell, pace) == [4.0, 5.0, 0.0]
+    assert latency.latencies(tmp_path, cell, rhythm) == [4.0, 5.0, 0.0]
 
 
 def test_the_first_seconds_of_a_measurement_are_on_top() -> None:
     plan = latency.Plan(KNOWN, (1,), rate=50.0, seconds=10.0, repeats=1, named=False)
-    assert plan.pace == Pace(warm=100, tasks=500, rate=50.0)
+    assert plan.rhythm == Rhythm(warm=100, tasks=500, rate=50.0)
     few = latency.Plan(KNOWN, (1,), rate=0.1, seconds=0.1, repeats=1, named=False)
-    assert few.pace == Pace(warm=1, tasks=1, rate=0.1)
+    assert few.rhythm == Rhythm(warm=1, tasks=1, rate=0.1)
 
 
 @pytest.mark.slow

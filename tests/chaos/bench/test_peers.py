@@ -26,7 +26,7 @@ from chaos.bench.peers.drain import Cell, began, drain, url_of, verify
 from chaos.bench.peers.installed import MissingError
 from chaos.bench.peers.known import KNOWN
 from chaos.bench.peers.peer import BEST, DEFAULT, Peer
-from chaos.bench.peers.program import Pace, paced
+from chaos.bench.peers.program import Rhythm, in_rhythm
 from chaos.bench.peers.run import Plan, commands_of, one_by_one, template
 from chaos.bench.peers.said import sentences
 from chaos.bench.peers.tally import Tally, read_starts, read_tallies
@@ -161,21 +161,21 @@ def test_a_job_that_says_when_it_was_enqueued_has_its_start_noted(tmp_path: Path
 
 def test_a_client_makes_no_call_before_it_is_due(capsys: pytest.CaptureFixture[str]) -> None:
     began = time.monotonic_ns()
-    sent = list(paced(Pace(warm=2, tasks=4, rate=100.0)))
+    sent = list(in_rhythm(Rhythm(warm=2, tasks=4, rate=100.0)))
     assert len(sent) == 6
     assert all(at - began >= number * 10_000_000 for number, at in enumerate(sent))
     ended = (time.monotonic_ns() - began) / 1e9
     seconds = float(capsys.readouterr().out.removeprefix("enqueued in "))
     assert 0 < seconds < ended - 0.01  # the first two calls are not counted
-    assert len(list(paced(Pace(warm=0, tasks=3, rate=0)))) == 3
+    assert len(list(in_rhythm(Rhythm(warm=0, tasks=3, rate=0)))) == 3
 
 
 @pytest.mark.slow
 def test_each_enqueue_of_one_job_must_be_a_commit_of_its_own(place: Place) -> None:
     def seconds(bug: str) -> float:
-        return one_by_one(place.server, place.name(), cell_of(made_up(bug)), COMMAND, pace)
+        return one_by_one(place.server, place.name(), cell_of(made_up(bug)), COMMAND, rhythm)
 
-    pace = Pace(warm=3, tasks=17, rate=0)
+    rhythm = Rhythm(warm=3, tasks=17, rate=0)
     assert seconds("") > 0
     with pytest.raises(WrongDrainError, match=r"20 calls of made-up left .* \(20, 1\)"):
         seconds("one commit for all")
@@ -448,17 +448,17 @@ def test_every_other_enqueues_one_by_one_and_has_latencies_where_it_is_installed
 ) -> None:
     command = part("peers", partial(installed.command, peer), MissingError)
     single = Cell(peer, peer.settings[0], 1, 0)
-    assert one_by_one(place.server, place.name(), single, command, Pace(5, 20, rate=0)) > 0
-    pace = Pace(warm=5, tasks=20, rate=50.0)
+    assert one_by_one(place.server, place.name(), single, command, Rhythm(5, 20, rate=0)) > 0
+    rhythm = Rhythm(warm=5, tasks=20, rate=50.0)
     for setting in peer.idle:
         template_ = place.name()
         place.server.create_database(template_)
         prepare(command, url_of(place.server, template_), setting, 0)
         directory = tmp_path / setting.name
         directory.mkdir()
-        cell = Cell(peer, setting, 2, pace.warm + pace.tasks)
+        cell = Cell(peer, setting, 2, rhythm.warm + rhythm.tasks)
         before = time.monotonic_ns()
-        found = latency.measure(place.server, template_, cell, command, pace, directory)
+        found = latency.measure(place.server, template_, cell, command, rhythm, directory)
         assert found["tasks"] == 20
         assert 0 < found["start_p50"] <= found["start_p99"]
         sent = [one.sent for one in read_starts(directory)]

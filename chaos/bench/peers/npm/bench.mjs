@@ -41,7 +41,7 @@ export async function enqueueing(body) {
 
 /** In `enqueue`, when the client has connected: the clock just before each call, when that is due.
  * The end of the loop says how long the calls took. */
-export async function* paced({ warm, tasks, rate }) {
+export async function* inRhythm({ warm, tasks, rate }) {
   const began = performance.now();
   let counted = began;
   for (let number = 0; number < warm + tasks; number += 1) {

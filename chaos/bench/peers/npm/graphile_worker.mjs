@@ -1,7 +1,7 @@
 // graphile-worker: what it is and how it is set stands in ../graphile_worker.py.
 
 import { makeWorkerUtils, run } from "graphile-worker";
-import { count, enqueueing, gate, main, onTerm, paced } from "./bench.mjs";
+import { count, enqueueing, gate, main, onTerm, inRhythm } from "./bench.mjs";
 
 const CHUNK = 10_000; // jobs a call of addJobs
 
@@ -18,9 +18,9 @@ async function prepare(connectionString, tasks) {
   await utils.release();
 }
 
-async function enqueue(connectionString, options, pace) {
+async function enqueue(connectionString, options, rhythm) {
   const utils = await makeWorkerUtils({ connectionString });
-  for await (const sent of paced(pace)) await utils.addJob("noop", { sent });
+  for await (const sent of inRhythm(rhythm)) await utils.addJob("noop", { sent });
   await utils.release();
 }
 

@@ -1,7 +1,7 @@
 // pg-boss: what it is and how it is set stands in ../pg_boss.py.
 
 import { PgBoss } from "pg-boss";
-import { count, enqueueing, gate, main, onTerm, paced } from "./bench.mjs";
+import { count, enqueueing, gate, main, onTerm, inRhythm } from "./bench.mjs";
 
 const CHUNK = 10_000; // jobs a call of insert
 const QUEUE = "noop";
@@ -25,9 +25,9 @@ async function prepare(url, tasks, options) {
   await boss.stop();
 }
 
-async function enqueue(url, options, pace) {
+async function enqueue(url, options, rhythm) {
   const boss = await started(url, options);
-  for await (const sent of paced(pace)) await boss.send(QUEUE, { sent });
+  for await (const sent of inRhythm(rhythm)) await boss.send(QUEUE, { sent });
   await boss.stop();
 }
 
