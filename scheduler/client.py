@@ -8,14 +8,14 @@ turns off where the pooler does not know them: `psycopg.connect(..., prepare_thr
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Literal, NamedTuple, TypeVar
 
 import psycopg
 from psycopg import Connection
-from psycopg.pq import TransactionStatus
+from psycopg.pq import PipelineStatus, TransactionStatus
 
 from scheduler import checks
 from scheduler.errors import (
@@ -41,7 +41,8 @@ EARLIEST = datetime(1970, 1, 1, tzinfo=UTC)
 class Unique:
     """At most one live task of its kind under this key.
 
-    `until` is how long a task keeps the key: until it is `started` (claimed for the first time),
+    `until` is how long a task keeps the key: until it is `started` (claimed for the first
+    time, a moment before its handler starts or, claimed in advance, somewhat more),
     until it is `finished` (completed, cancelled or dead), or through a period of time, whatever
     becomes of it. Periods are counted from the Unix epoch, in UTC: with an hour, one task each hour
     on the clock. Raises ValueError for a key or period that cannot be meant.
@@ -131,11 +132,10 @@ def enqueue_many(
     # in one that the first of them begins, perhaps this; transaction() here would commit it. A
     # single statement is a transaction by itself: BEGIN and COMMIT would be two more round trips.
     # Within the caller's it is a savepoint, so that a refusal leaves theirs as it was.
-    alone = len(texts) <= CHUNK and connection.info.transaction_status == TransactionStatus.IDLE
     with (
         refusals(),
         needing(connection, "scheduler_enqueue"),
-        connection.transaction() if connection.autocommit and not alone else nullcontext(),
+        nullcontext() if len(texts) <= CHUNK and _alone(connection) else _committed(connection),
     ):
         for start in range(0, len(texts), CHUNK):
             values = {**shared, "payloads": texts[start : start + CHUNK]}
@@ -169,9 +169,28 @@ def enqueue_unique(
         "until": "period" if period is not None else unique.until,
         "period": period,
     }
-    with refusals(), needing(connection, "scheduler_enqueue"):
+    with (
+        refusals(),
+        needing(connection, "scheduler_enqueue"),
+        nullcontext() if _alone(connection) else _committed(connection),
+    ):
         [(task, created)] = fetch(connection, "enqueue_unique", values)
     return Enqueued(task, created)
+
+
+def _alone(connection: Connection) -> bool:
+    """Whether a statement is a transaction by itself. In a pipeline it is not before the next
+    synchronisation, and is undone by the failure of any statement until then."""
+    return (
+        connection.autocommit
+        and connection.info.transaction_status == TransactionStatus.IDLE
+        and connection.info.pipeline_status == PipelineStatus.OFF
+    )
+
+
+def _committed(connection: Connection) -> AbstractContextManager[object]:
+    """What is done inside is committed at its end, if that is for this package to do."""
+    return connection.transaction() if connection.autocommit else nullcontext()
 
 
 def _shared(

@@ -80,7 +80,7 @@ def _wanted(owner: str, kinds: Mapping[str, timedelta], limit: int) -> dict[str,
 
 
 def _attempt(row: TupleRow, owner: str, kinds: Mapping[str, timedelta], sent: float) -> Attempt:
-    task, token, kind, payload, number, most, due, schedule, occurrence, late = row
+    task, token, kind, payload, number, most, due, schedule, occurrence, late, priority = row
     return Attempt(
         Lease(task, token, owner),
         kind,
@@ -93,6 +93,7 @@ def _attempt(row: TupleRow, owner: str, kinds: Mapping[str, timedelta], sent: fl
         schedule,
         occurrence,
         late,
+        priority,
     )
 
 

@@ -9,6 +9,7 @@ from typing import NamedTuple
 from psycopg import Connection
 
 from scheduler.errors import LeaseLostError, SecretError
+from scheduler.priority import CREDIT, Priority
 from scheduler.statements import duration, fetch
 
 
@@ -47,6 +48,7 @@ class Attempt:
         "number",
         "occurrence",
         "payload",
+        "priority",
         "schedule",
     )
 
@@ -63,6 +65,7 @@ class Attempt:
         schedule: str | None = None,
         occurrence: datetime | None = None,
         late: float = 0.0,
+        priority: int = Priority.NORMAL,
     ) -> None:
         self.lease = lease
         self.kind = kind
@@ -74,6 +77,7 @@ class Attempt:
         self.schedule = schedule
         self.occurrence = occurrence
         self.late = late
+        self.priority = priority
         self._believed_until = believed_until
         self._lost = False
         self._secret: Callable[[str], str] | None = None
@@ -139,6 +143,11 @@ class Attempt:
         """Mark the lease as gone; whether this call was the first to do so."""
         first, self._lost = not self._lost, True
         return first
+
+
+def rank(attempt: Attempt) -> datetime:
+    """By which a claim chooses among tasks that are due: the earlier, the sooner it is to run."""
+    return attempt.due - int(attempt.priority) * CREDIT
 
 
 class Reclaimed(NamedTuple):

@@ -11,8 +11,10 @@ has waited for LATE, those behind it have no better prospects.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from math import exp
+
+from scheduler.lease import Attempt
 
 AHEAD = 0.05  # seconds; of twice as much the gain is small, and twice as many wait
 LATE = 0.25  # seconds
@@ -32,12 +34,19 @@ class Fixed:
         """How many tasks may wait for a slot now."""
         return self.most
 
+    def kept(self, claimed: Sequence[Attempt], free: int) -> Sequence[Attempt]:
+        """What to keep of a claim, in its order, while so many slots are free."""
+        return claimed
+
     def submitted(self, tasks: int) -> None:
         """So many tasks were handed to the slots, behind all that wait."""
 
     def late_in(self, waiting: int) -> float | None:
         """In how many seconds the first of those that wait has waited too long; None: never."""
         return None
+
+    def given_back(self) -> None:
+        """What waited was given back."""
 
 
 class Pace:
@@ -80,6 +89,15 @@ class Pace:
         by_length = self._slots * AHEAD * self._rate / self._busy if self._busy > 0 else by_rate
         return min(MOST, int(min(by_rate, by_length)))
 
+    def kept(self, claimed: Sequence[Attempt], free: int) -> Sequence[Attempt]:
+        """What to keep of a claim, in its order, while so many slots are free.
+
+        A worker that dies costs all that waits there an attempt. None of them shall be dead of that
+        without having run, so a last attempt does not wait.
+        """
+        rest = [attempt for attempt in claimed[free:] if attempt.number < attempt.max_attempts]
+        return [*claimed[:free], *rest]
+
     def submitted(self, tasks: int) -> None:
         """So many tasks were handed to the slots, behind all that wait."""
         if tasks:
@@ -91,3 +109,7 @@ class Pace:
         while self._batches and self._batches[0][0] <= self._submitted - waiting:
             self._batches.popleft()
         return self._batches[0][1] + LATE - self._monotonic() if self._batches else None
+
+    def given_back(self) -> None:
+        """What waited was given back: nothing is claimed in advance until more has ended."""
+        self._rate = self._busy = 0.0

@@ -1,6 +1,9 @@
 """How urgent a task is."""
 
+from datetime import timedelta
 from enum import IntEnum
+
+CREDIT = timedelta(minutes=1)  # of each level, as scheduler.priority_credit() has it
 
 
 class Priority(IntEnum):

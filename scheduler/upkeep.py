@@ -74,6 +74,13 @@ class Upkeep:
         if now >= self._next_plan and not stopping:
             self._next_plan = now + self._plan(connection)
 
+    def due(self) -> bool:
+        """Whether there is something to do, perhaps."""
+        times = [self._next_reclaim, self._next_plan, self._next_partitions]
+        if not self._pooled:
+            times.append(self._next_replan)
+        return self._monotonic() >= min(times)
+
     def due_in(self) -> float:
         """The seconds until there is something to reclaim or to plan, perhaps."""
         return max(0.0, min(self._next_reclaim, self._next_plan) - self._monotonic())

@@ -70,6 +70,10 @@ class Watchdog(Thread):
         with self._lock:
             return list(self._held.values())
 
+    def holds(self, lease: Lease) -> bool:
+        """Whether this worker holds the attempt."""
+        return lease in self._held
+
     def count(self) -> int:
         """How many attempts this worker holds."""
         return len(self._held)

@@ -39,7 +39,7 @@ from scheduler.events import event, one_line
 from scheduler.isolation import refuse_isolated_worker
 from scheduler.keeper import PAUSE, Keeper
 from scheduler.kinds import Registry
-from scheduler.lease import Attempt, Lease
+from scheduler.lease import Attempt, Lease, rank
 from scheduler.migrate import check_schema
 from scheduler.outcome import Outcome
 from scheduler.pace import Fixed, Pace
@@ -62,6 +62,7 @@ log = logging.getLogger("scheduler")
 SHORTEST_POLL = timedelta(milliseconds=10)
 RETRY_LOCKED = 0.02  # seconds until an outcome whose row was locked is written again, at first
 RETRY_LOCKED_LONGEST = 1.0  # and at last, twice as long each time that nothing could be written
+MOST_PAYLOADS = 8 * 2**20  # characters in one claim's payloads; after more, claims are smaller
 MOST_LOCKED = 1000  # such outcomes: with more the worker claims nothing
 LONGEST_CALL = 30.0  # seconds that a call to the database may take, however long the leases are
 AFTER_GRACE = 2.0  # seconds that interrupted handlers get to say how they ended
@@ -85,8 +86,9 @@ class Worker:
     slots: how many handlers run at once.
     prefetch: how many more tasks may be claimed and wait here; 0 leaves them to other workers.
         None, the default: as many as the slots finish in 50 ms, judged by what they did of late,
-        490 at most; once one has waited for 250 ms all that wait are given back. None in advance if
-        a kind's tasks are tried only once, since a worker that dies costs what it holds a try.
+        490 at most; once one has waited for 250 ms all that wait are given back, and at once if it
+        is the last attempt, which is not to be lost by waiting. None in advance if a kind's tasks
+        are tried only once, or a kind has a limit, whose places are not for what waits.
     poll: how long an idle worker waits before it asks again.
     reclaim_every: how often it looks for leases that expired, whoever held them.
     grace: how long handlers may go on after `stop`.
@@ -143,7 +145,9 @@ class Worker:
         self._limits = {kind.name: kind.limit for kind in served}
         self._limited = [name for name, limit in self._limits.items() if limit is not None]
         self._shortest = min(self._leases.values())
-        if prefetch is None and any(kind.retry.max_attempts == 1 for kind in served):
+        if prefetch is None and any(
+            kind.retry.max_attempts == 1 or kind.limit is not None for kind in served
+        ):
             prefetch = 0
         self._ahead = Pace(slots, monotonic) if prefetch is None else Fixed(prefetch)
         self._holds_at_most = slots + self._ahead.most
@@ -330,8 +334,7 @@ class Worker:
         # Whoever stops claims nothing; what a lost claim took is given back before more is asked
         # for; limited kinds need a transaction of their own; and upkeep comes before a claim, which
         # then finds what was taken back and planned.
-        upkeep = self._upkeep.due_in() == 0
-        apart = self._stopping or self._doubtful or self._limited or upkeep
+        apart = self._stopping or self._doubtful or self._limited or self._upkeep.due()
         if self._unwritten and not apart:
             idle = self._write_and_claim(connection)
         else:
@@ -357,6 +360,7 @@ class Worker:
             return self._poll
         if late_in <= 0:
             self._slots.withdraw()
+            self._ahead.given_back()
             return 0.0
         return late_in
 
@@ -387,10 +391,12 @@ class Worker:
     def _write_and_claim(self, connection: WorkerConnection) -> float:
         """Write down how attempts ended, and claim with the same commit if any was completed;
         returns for how long there is nothing more to claim."""
-        ask = self._ask(ending=len(self._unwritten))
+        # Of some the end is known to be written, and they are held no longer: their write failed.
+        ending = sum(self._watchdog.holds(attempt.lease) for attempt, _ in self._unwritten)
+        ask = self._ask(ending)
         if ask is None:
             self._write(connection)
-            return self._poll
+            return self._claim(connection)
         claimed: list[list[Attempt]] = []
 
         def complete(connection: Connection, leases: Sequence[Lease]) -> set[int]:
@@ -431,6 +437,9 @@ class Worker:
         """Hand what was claimed to the slots; returns for how long there is nothing more."""
         self._claim_bound = min(max(ask.bound, 2 * ask.limit), self._holds_at_most)
         del self._doubtful[ask.owner]
+        if (size := sum(len(attempt.payload) for attempt in attempts)) > MOST_PAYLOADS:
+            self._claim_bound = max(1, ask.limit * MOST_PAYLOADS // size)
+        free = max(0, self._slots.count - (self._watchdog.count() - len(self._locked)))
         now = self._monotonic()
         in_time = [attempt for attempt in attempts if attempt.believed_until > now]
         self._watchdog.hold(in_time)
@@ -439,18 +448,26 @@ class Worker:
         for attempt in attempts:
             detail = f"{attempt.kind} {attempt.number} {attempt.late:.6f}"
             self._observe("claimed", attempt.lease, detail)
-        for attempt in in_time:
+        in_time.sort(key=rank)  # the statement returns them in no order
+        kept = self._ahead.kept(in_time, free)
+        for attempt in kept:
             self._slots.submit(attempt)
-        self._ahead.submitted(len(in_time))
+        self._ahead.submitted(len(kept))
+        if len(kept) < len(attempts):
+            here = {attempt.lease for attempt in kept}
+            back = [attempt for attempt in attempts if attempt.lease not in here]
+            self._unwritten += [(attempt, Outcome("released")) for attempt in back]
+            self._ahead.given_back()
         if len(in_time) < len(attempts):
             # This process stood still between its clock and the database: there the lease may be
             # fresh, and what nobody started can be had by others at once.
-            late = [attempt for attempt in attempts if attempt.believed_until <= now]
-            event(log, logging.WARNING, "claim-too-late", worker=self.name, tasks=len(late))
-            self._unwritten += [(attempt, Outcome("released")) for attempt in late]
+            late = len(attempts) - len(in_time)
+            event(log, logging.WARNING, "claim-too-late", worker=self.name, tasks=late)
             self._write(connection)
             self._claim_bound = 1  # perhaps they were too many to come in time
             return PAUSE
+        if len(kept) < len(attempts):
+            return 0.0
         if attempts:
             # Fewer than asked for does not mean that no more are due: others may have had them
             # locked. Look again as soon as there is room.

@@ -16,7 +16,13 @@ from chaos.explore import clock
 from chaos.explore.scheduler_actors import KIND, LEASE, complete_and_commit
 from scheduler import Registry, Unique, enqueue, enqueue_unique
 from scheduler.access import limit_source
-from scheduler.dispatch import claim, declare_limits, next_due, release_claims
+from scheduler.dispatch import (
+    claim,
+    complete_and_claim,
+    declare_limits,
+    next_due,
+    release_claims,
+)
 from scheduler.finish import begin_attempt, complete
 from scheduler.lease import Attempt, reclaim, renew, second_look
 from scheduler.outcome import Outcome
@@ -29,6 +35,7 @@ Act = Callable[[Connection], object]
 OVER = timedelta(hours=1)  # by when every lease is over, and every retry due
 ROUNDS = 10  # of `rest`: more is a task that never ends
 NONE: Mapping[str, int | None] = {}
+DONE = Outcome("completed")
 
 
 def _never(attempt: Attempt, payload: int) -> None:
@@ -97,6 +104,31 @@ def worker(
             looks = client.do(lambda c: second_look(c, [attempt.lease]))
             assert not looks[attempt.lease].held, f"{attempt} was neither ended nor lost"
         client.do(lambda c: next_due(c, {KIND: LEASE}))
+
+
+def one_after_another(connection: Connection) -> None:
+    """Claim one task, complete it and claim the next with one commit, and complete that."""
+    with closing(Client(connection)) as client:
+        attempts = client.do(lambda c: take(c, "a/1"), lambda c: _take_again(c, ()))
+        if attempts:
+            [first] = attempts
+            attempts = client.do(lambda c: _next(c, first), lambda c: _next_again(c, first))
+            rest = [(attempt, DONE) for attempt in attempts]
+            client.do(lambda c: write_batches(c, rest))
+            leases = [first.lease, *(attempt.lease for attempt in attempts)]
+            looks = client.do(lambda c: second_look(c, leases))
+            assert not any(look.held for look in looks.values()), "neither ended nor lost"
+
+
+def _next(connection: Connection, first: Attempt) -> list[Attempt]:
+    return complete_and_claim(connection, [first.lease], "a/3", {KIND: LEASE}, 1, 0.0)[1]
+
+
+def _next_again(connection: Connection, first: Attempt) -> list[Attempt]:
+    # As a worker does: whether either was done is not known.
+    write_batches(connection, [(first, DONE)])
+    release_claims(connection, ["a/3"])
+    return take(connection, "a/4")
 
 
 def forgetter(connection: Connection) -> None:

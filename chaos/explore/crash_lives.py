@@ -195,6 +195,12 @@ LIVES = dict(
             partial(act.worker, outcome=Outcome("completed")),
         ),
         _life(
+            "succeed",
+            "an attempt is completed and the next claimed with one commit",
+            act.one_after_another,
+            tasks=2,
+        ),
+        _life(
             "fail",
             "an attempt fails and is tried again",
             partial(act.worker, outcome=Outcome("failed", "no")),

@@ -101,4 +101,4 @@ where task.id = any(array(select id from due)) -- an array: a join would scan th
 returning
     task.id, task.lease_token, task.kind, task.payload::text, task.attempts, task.max_attempts,
     task.next_run_at, task.schedule, task.occurrence,
-    extract(epoch from scheduler.now() - task.next_run_at)::double precision as late
+    extract(epoch from scheduler.now() - task.next_run_at)::double precision as late, task.priority

@@ -16,6 +16,6 @@
 with
 {complete as completed},
 {claim as claimed}
-select task_id, null, null, null, null, null, null, null, null, null from completed
+select task_id, null, null, null, null, null, null, null, null, null, null from completed
 union all
 select * from claimed

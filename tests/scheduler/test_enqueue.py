@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta, timezone
 from typing import Any
 
@@ -12,7 +13,16 @@ from psycopg.rows import dict_row
 from pydantic import BaseModel
 
 from chaos.life.clock import Clock
-from scheduler import PayloadError, Registry, ScheduleError, cancel, enqueue, enqueue_many
+from scheduler import (
+    PayloadError,
+    Registry,
+    ScheduleError,
+    Unique,
+    cancel,
+    enqueue,
+    enqueue_many,
+    enqueue_unique,
+)
 from scheduler.dead_letter import discard, requeue
 from tests.scheduler.working import MICROSECOND, RETRY, WORK, ignore, put, row, statuses, take, task
 
@@ -123,6 +133,24 @@ def test_one_enqueue_by_itself_is_one_statement(
         sent.clear()
         put(db, 3)
         assert len(sent) > 1
+
+
+@pytest.mark.parametrize("unique", [False, True])
+def test_an_enqueue_in_a_pipeline_is_committed_on_return(
+    db: Connection, dsn: str, unique: bool
+) -> None:
+    with (
+        psycopg.connect(dsn, autocommit=True) as caller,
+        suppress(psycopg.errors.UndefinedTable),
+        caller.pipeline(),
+    ):
+        if unique:
+            enqueue_unique(caller, WORK, 1, Unique("key"))
+        else:
+            enqueue(caller, WORK, 1)
+        assert statuses(db) == {"pending": 1}
+        caller.execute("select from nowhere")
+    assert statuses(db) == {"pending": 1}
 
 
 def test_a_delay_counts_from_the_databases_clock(db: Connection, clock: Clock) -> None:

@@ -13,12 +13,12 @@ from psycopg import Connection
 from chaos.life.clock import Clock
 from scheduler import Attempt, Priority, Registry, Worker, enqueue, enqueue_many
 from scheduler.dispatch import claim, new_owner
+from scheduler.priority import CREDIT
 from tests.scheduler.working import over, running, task, worker
 
 REGISTRY = Registry()
 KINDS = {"work": timedelta(seconds=60), "other": timedelta(seconds=60)}
 SECOND = timedelta(seconds=1)
-CREDIT = timedelta(minutes=1)
 
 
 @REGISTRY.kind("work", int)
@@ -143,3 +143,26 @@ def test_a_worker_with_nothing_to_serve_is_refused(dsn: str) -> None:
 def test_a_queue_that_cannot_be_named_is_refused(queue: str) -> None:
     with pytest.raises(ValueError, match="cannot name a queue"):
         Registry().kind("work", int, queue=queue)(lambda attempt, payload: None)
+
+
+def test_a_level_is_worth_the_same_to_workers_and_to_the_database(db: Connection) -> None:
+    assert db.execute("select scheduler.priority_credit()").fetchone() == (CREDIT,)
+
+
+def test_what_is_claimed_at_once_runs_in_the_order_in_which_a_claim_would_choose_it(
+    db: Connection, dsn: str, clock: Clock
+) -> None:
+    registry, ran = Registry(), list[int]()
+
+    @registry.kind("work", int)
+    def run(attempt: Attempt, payload: int) -> None:
+        ran.append(payload)
+
+    due = {1: Priority.NORMAL, 2: Priority.LOW, 3: Priority.URGENT, 4: Priority.NORMAL}
+    for payload, priority in due.items():
+        enqueue(db, run, payload, priority=priority)
+    enqueue(db, run, 5, run_at=clock.now - 2 * CREDIT - SECOND)
+    with running(worker(registry, dsn, slots=1, prefetch=9)):
+        for number in range(1, 6):
+            over(db, number)
+    assert ran == [5, 3, 1, 4, 2]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
+from math import inf
 from threading import Event
 
 import pytest
@@ -9,8 +11,8 @@ from psycopg import Connection
 
 from scheduler import Attempt, Registry, RetryPolicy, Worker, enqueue_many
 from scheduler.lease import Lease
-from scheduler.pace import AHEAD, LATE, MOST, Pace
-from tests.scheduler.working import ignore, outcomes, over, running, statuses, worker
+from scheduler.pace import AHEAD, LATE, MOST, Fixed, Pace
+from tests.scheduler.working import LEASE, ignore, outcomes, over, running, statuses, worker
 from tests.waiting import wait_for
 
 
@@ -108,6 +110,50 @@ def test_what_waits_is_late_when_its_first_has_waited_too_long() -> None:
     assert pace.late_in(0) is None
 
 
+def attempt(number: int, at_most: int) -> Attempt:
+    """An attempt of no database."""
+    return Attempt(
+        Lease(number, 1, "w/1"), "work", "1", number, at_most, datetime.now(UTC), LEASE, inf
+    )
+
+
+def test_a_last_attempt_does_not_wait_for_a_slot() -> None:
+    claimed = [attempt(1, 1), attempt(2, 2), attempt(2, 3), attempt(3, 3), attempt(1, 3)]
+    pace = Pace(10, Hand())
+    assert pace.kept(claimed, 5) == claimed
+    assert pace.kept(claimed, 1) == [claimed[0], claimed[2], claimed[4]]
+    assert pace.kept(claimed, 0) == [claimed[2], claimed[4]]
+    assert Fixed(10).kept(claimed, 0) == claimed
+
+
+def test_after_something_was_given_back_nothing_is_claimed_in_advance() -> None:
+    hand = Hand()
+    pace = Pace(10, hand)
+    assert run(pace, hand, ended=100, every=0.01, times=100, ran=0.001) > 0
+    pace.given_back()
+    assert pace.ahead() == 0
+
+
+def test_a_worker_gives_a_last_attempt_back_that_would_wait_and_runs_it_later(
+    db: Connection, dsn: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("scheduler.worker.Pace.ahead", lambda pace: 5)
+    registry, ran = Registry(), list[int]()
+
+    @registry.kind("work", int, retry=RetryPolicy(max_attempts=2))
+    def work(attempt: Attempt, payload: int) -> None:
+        ran.append(payload)
+
+    numbers = enqueue_many(db, work, range(4))
+    db.execute("update scheduler.tasks set max_attempts = 1")
+    with running(worker(registry, dsn, slots=1)):
+        for number in numbers:
+            over(db, number)
+    assert sorted(ran) == [0, 1, 2, 3]
+    assert "released" in outcomes(db, numbers[-1])
+    assert all(outcomes(db, number)[-1] == "completed" for number in numbers)
+
+
 def test_a_worker_gives_back_what_waits_behind_slow_tasks_and_another_runs_it(
     db: Connection, dsn: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -165,12 +211,14 @@ def test_a_worker_that_is_told_how_much_to_claim_in_advance_keeps_it(
     assert all(outcomes(db, number) == ["completed"] for number in numbers)
 
 
-def test_a_worker_claims_nothing_in_advance_whose_only_try_could_be_lost_by_waiting() -> None:
+def test_a_worker_claims_nothing_in_advance_for_kinds_with_one_try_or_a_limit() -> None:
     registry, once = Registry(), RetryPolicy(max_attempts=1)
     registry.kind("work", int)(ignore)
     assert Worker(registry, "host=nowhere")._ahead.most == MOST
     assert Worker(registry, "host=nowhere", prefetch=7)._ahead.most == 7
     registry.kind("once", int, queue="once", retry=once)(ignore)
     assert Worker(registry, "host=nowhere")._ahead.most == 0
+    registry.kind("few", int, queue="few", limit=1)(ignore)
+    assert Worker(registry, "host=nowhere", queues=["few"])._ahead.most == 0
     assert Worker(registry, "host=nowhere", queues=["default"])._ahead.most == MOST
     assert Worker(registry, "host=nowhere", prefetch=7)._ahead.most == 7

@@ -11,7 +11,7 @@ import signal
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing, suppress
+from contextlib import closing, nullcontext, suppress
 from datetime import UTC, datetime, timedelta
 from itertools import pairwise
 from math import inf
@@ -45,8 +45,10 @@ from scheduler.finish import begin_attempt, complete_and_commit
 from scheduler.lease import Lease, Look, reclaim, second_look
 from scheduler.outcome import Outcome, describe
 from scheduler.schedules import plan_due
+from scheduler.session import REPLAN_EVERY, connect_worker
 from scheduler.settle import End
 from scheduler.tasks import runs
+from scheduler.upkeep import Upkeep
 from scheduler.wire import WorkerConnection
 from tests.scheduler.working import (
     LEASE,
@@ -61,6 +63,7 @@ from tests.scheduler.working import (
     put,
     running,
     statuses,
+    take,
     take_one,
     task,
     worker,
@@ -930,6 +933,52 @@ def test_a_worker_without_prefetch_holds_no_more_than_it_has_slots(
         for number in numbers:
             over(db, number)
     assert max(found["running"] for found in held) <= 3
+
+
+@pytest.mark.parametrize("pooled", [False, True])
+def test_upkeep_is_due_when_any_part_of_it_is(db: Connection, dsn: str, pooled: bool) -> None:
+    hour, now = 3600.0, [1000.0]
+    with closing(connect_worker(dsn, "w", LEASE, pooled)) as connection:
+        upkeep = Upkeep(
+            "w", lambda _: nullcontext(), lambda: now[0], print, hour, hour, pooled=pooled
+        )
+        assert upkeep.due()
+        upkeep.do(connection, stopping=False)
+        assert not upkeep.due()
+        now[0] += REPLAN_EVERY
+        assert upkeep.due() is not pooled  # only the plans of a session of one's own get old
+        now[0] += hour
+        assert upkeep.due()
+
+
+def test_an_end_of_what_is_held_no_longer_makes_no_room(db: Connection, dsn: str) -> None:
+    registry = Registry()
+    registry.kind("work", int)(ignore)
+    full = worker(registry, dsn, slots=2, prefetch=0)
+    ended, *held = put(db, 5, registry["work"])[:3]
+    attempts = {attempt.task: attempt for attempt in take(db, 3)}
+    full._watchdog.hold([attempts[number] for number in held])
+    full._unwritten = [(attempts[ended], Outcome("completed"))]
+    with closing(full._start()) as connection:
+        full._write_and_claim(connection)
+    assert statuses(db) == {"completed": 1, "running": 2, "pending": 2}
+
+
+def test_after_a_claim_of_large_payloads_the_next_ones_are_smaller(
+    db: Connection, dsn: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("scheduler.worker.MOST_PAYLOADS", 1_000)
+    registry, claims = Registry(), list[int]()
+    registry.kind("work", str)(ignore)
+    numbers = enqueue_many(db, registry["work"], ["x" * 98] * 60)
+    large = worker(
+        registry, dsn, slots=1, prefetch=39, observe_claim=lambda tasks, _: claims.append(tasks)
+    )
+    with running(large):
+        for number in numbers:
+            over(db, number)
+    assert claims[0] == 40
+    assert max(claims[1:]) <= 10
 
 
 @pytest.mark.parametrize("after", ["the write", "a second look that fails"])

@@ -28,7 +28,7 @@ def test_repeats_are_summed_up_by_statement() -> None:
 
 @pytest.mark.chaos_long
 def test_a_profile_shows_what_a_change_brings() -> None:
-    setting = parse_setting("default")
+    setting = parse_setting("1+99")
     before = "alter table scheduler.tasks drop constraint backoff_is_bounded"
     (found,) = run(
         Plan(setting, 1, 100, 1, "-c plan_cache_mode=force_custom_plan", before),

@@ -151,7 +151,8 @@ def test_every_word_does_what_it_says(
     trace = replay(script.program(), "", empty_dsn)
     assert trace.violation is None, trace
     assert trace.endings["a"].ok, trace
-    assert len(trace.choices) == sum(map(script.steps, words.split())), trace
+    refused = "enqueue:2" in words  # a statement by itself, and nothing to commit
+    assert len(trace.choices) == sum(map(script.steps, words.split())) - refused, trace
     assert eval(str(script), {"Script": Script}) == script
 
 
