@@ -99,7 +99,7 @@ def test_what_the_parser_writes_of_the_functions_does_what_it_has_read(stages: S
     mutant = Mutant("rendered", None, "", "", Shown("none", 0), tuple(edits))
     baselines = [baseline(name, stages) for name in HUNTERS if name.startswith(("told", "order"))]
     found = hunt(mutant, order(baselines, mutant), stages)
-    assert (found.result, found.broke) == ("survived", ""), found
+    assert (found.result, found.broke) == ("survived", ""), found.kill and found.kill.sentence
 
 
 @pytest.fixture
