@@ -14,7 +14,7 @@ SQL = Path(__file__).parent / "sql"
 
 _COMMENT = re.compile(rb"(?<=\n)[ \t]*--.*\n")  # not one in the first line
 _PART = re.compile(rb"\{(?P<file>\w+) as (?P<name>[^}]*)\}")  # another file's statement, as a CTE
-_WITH = re.compile(rb"--.*\nwith (?P<parts>.*\n\))\n(?P<last>(update|insert) .*)", re.DOTALL)
+_TOKENS = re.compile(rb"'[^']*'|[()]|\b(?:with|update|insert)\b", re.IGNORECASE)
 _INDENT = re.compile(rb"(?<=\n) +| +--.*")
 
 
@@ -35,9 +35,16 @@ def statement(name: str) -> bytes:
 def _as_part(file: str, name: bytes) -> bytes:
     """A statement `with A last` as `A, name as (last)`: PostgreSQL refuses a WITH that changes data
     inside another one's."""
-    found = _WITH.fullmatch(_INDENT.sub(b"", statement(file)))
-    assert found is not None, f"{file}.sql has another form"
-    return found["parts"] + b",\n" + name + b" as (\n" + found["last"] + b")"
+    text = _INDENT.sub(b"", statement(file))
+    begin, depth = None, 0
+    for token in _TOKENS.finditer(text, text.index(b"\n")):  # not in its title
+        depth += {b"(": 1, b")": -1}.get(token[0], 0)
+        if depth == 0 and token[0].isalpha():
+            if begin is not None:
+                last = token.start()
+                return b"%b,\n%b as (\n%b)" % (text[begin:last].strip(), name, text[last:])
+            begin = token.end()
+    raise ValueError(f"{file}.sql is no statement that changes something after a WITH")
 
 
 def fetch(connection: Connection, name: str, values: Mapping[str, object]) -> list[TupleRow]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
+from dataclasses import replace
 
 import pytest
 from psycopg import Connection
@@ -21,7 +22,7 @@ from chaos.hunt.generated import (
     rendered,
 )
 from chaos.hunt.tested import NOT_YET, TESTED
-from chaos.mutants import planted
+from chaos.mutants import MUTANTS, Edit, planted
 from scheduler.statements import SQL, statement
 
 VALUES: dict[str, object] = {
@@ -84,6 +85,26 @@ def test_each_statement_that_has_a_clause_to_change_is_in_one_list_of_who_hunts_
     assert listed.keys() <= statements
     left = statements - listed.keys()
     assert [name for name in sorted(left) if mutants(name)] == []
+
+
+@pytest.mark.parametrize("file", ["claim", "complete"])
+def test_what_is_made_of_a_statement_is_made_of_its_mutants_too(db: Connection, file: str) -> None:
+    made: dict[bytes, str] = {statement("complete_and_claim"): "nothing"}
+    for mutant in mutants(file):
+        with planted(mutant):
+            both = statement("complete_and_claim")
+        assert both not in made, (mutant.name, made[both])
+        assert plan(db, both.decode()), mutant.name
+        made[both] = mutant.name
+
+
+def test_a_statement_of_another_form_is_no_part_of_one() -> None:
+    reads = replace(MUTANTS["claim-without-lock"], edits=(Edit("claim", "update", "select"),))
+    with (
+        planted(reads),
+        pytest.raises(ValueError, match=r"claim\.sql is no statement that changes"),
+    ):
+        statement("complete_and_claim")
 
 
 def test_the_tests_that_hunt_a_statements_mutants_are_there() -> None:
