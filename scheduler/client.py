@@ -128,14 +128,10 @@ def enqueue_many(
         )
     texts = [kind.dump(payload) for payload in payloads]
     ids: list[int] = []
-    # Only in autocommit mode is a transaction ours to commit. Otherwise the caller's statements are
-    # in one that the first of them begins, perhaps this; transaction() here would commit it. A
-    # single statement is a transaction by itself: BEGIN and COMMIT would be two more round trips.
-    # Within the caller's it is a savepoint, so that a refusal leaves theirs as it was.
     with (
         refusals(),
         needing(connection, "scheduler_enqueue"),
-        nullcontext() if len(texts) <= CHUNK and _alone(connection) else _committed(connection),
+        _committed(connection, alone=len(texts) <= CHUNK),
     ):
         for start in range(0, len(texts), CHUNK):
             values = {**shared, "payloads": texts[start : start + CHUNK]}
@@ -172,25 +168,28 @@ def enqueue_unique(
     with (
         refusals(),
         needing(connection, "scheduler_enqueue"),
-        nullcontext() if _alone(connection) else _committed(connection),
+        _committed(connection, alone=True),
     ):
         [(task, created)] = fetch(connection, "enqueue_unique", values)
     return Enqueued(task, created)
 
 
-def _alone(connection: Connection) -> bool:
-    """Whether a statement is a transaction by itself. In a pipeline it is not before the next
-    synchronisation, and is undone by the failure of any statement until then."""
-    return (
-        connection.autocommit
+def _committed(connection: Connection, alone: bool) -> AbstractContextManager[object]:
+    """What is done inside is committed at its end, if that is for this package to do. alone:
+    whether it is one statement.
+
+    Only in autocommit mode is a transaction ours to commit. Otherwise the caller's statements are
+    in one that the first of them begins, perhaps this; transaction() here would commit it. Within
+    the caller's it is a savepoint, so that a refusal leaves theirs as it was. A single statement is
+    a transaction by itself: BEGIN and COMMIT would be two more round trips. Not so in a pipeline,
+    where it is committed with the next synchronisation, or undone if anything until then fails.
+    """
+    by_itself = (
+        alone
         and connection.info.transaction_status == TransactionStatus.IDLE
         and connection.info.pipeline_status == PipelineStatus.OFF
     )
-
-
-def _committed(connection: Connection) -> AbstractContextManager[object]:
-    """What is done inside is committed at its end, if that is for this package to do."""
-    return connection.transaction() if connection.autocommit else nullcontext()
+    return nullcontext() if by_itself or not connection.autocommit else connection.transaction()
 
 
 def _shared(

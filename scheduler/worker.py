@@ -87,8 +87,8 @@ class Worker:
     prefetch: how many more tasks may be claimed and wait here; 0 leaves them to other workers.
         None, the default: as many as the slots finish in 50 ms, judged by what they did of late,
         490 at most; once one has waited for 250 ms all that wait are given back, and at once if it
-        is the last attempt, which is not to be lost by waiting. None in advance if a kind's tasks
-        are tried only once, or a kind has a limit, whose places are not for what waits.
+        is the last attempt, which is not to be lost by waiting. Nothing in advance if a kind's
+        tasks are tried only once, or a kind has a limit, whose places are not for what waits.
     poll: how long an idle worker waits before it asks again.
     reclaim_every: how often it looks for leases that expired, whoever held them.
     grace: how long handlers may go on after `stop`.
@@ -412,7 +412,7 @@ class Worker:
         self._write(connection, complete)
         if claimed:
             return self._take(connection, ask, claimed[0])
-        # Nothing was completed, so nothing was asked for.
+        # No completion went through with it, so nothing was taken.
         del self._doubtful[ask.owner]
         self._claim_bound = ask.bound
         return self._claim(connection)

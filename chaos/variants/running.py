@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from datetime import timedelta
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -11,45 +10,25 @@ from psycopg import Connection
 
 from chaos.mutants import Patch
 from chaos.variants.variant import Variant
-from scheduler.lease import Attempt, Lease
-
-Both = tuple[set[int], list[Attempt]]
 
 _MONTH = 30 * 86_400.0
 
 
-def _claims(share: float, claim: Callable[..., list[Attempt]]) -> Callable[..., list[Attempt]]:
-    def patched(
-        connection: Connection,
-        owner: str,
-        kinds: Mapping[str, timedelta],
-        limit: int,
-        sent: float,
-        limited: Sequence[str],
-    ) -> list[Attempt]:
-        return claim(connection, owner, kinds, max(1, int(share * limit)), sent, limited)
+def _asking_for(share: float, at: int, ask: Callable[..., Any]) -> Callable[..., Any]:
+    """`ask` for this share of the limit, which is its argument number `at`."""
+
+    def patched(*arguments: Any) -> Any:
+        given = list(arguments)
+        given[at] = max(1, int(share * given[at]))
+        return ask(*given)
 
     return patched
 
 
-def _claims_along(share: float, both: Callable[..., Both]) -> Callable[..., Both]:
-    def patched(
-        connection: Connection,
-        leases: Sequence[Lease],
-        owner: str,
-        kinds: Mapping[str, timedelta],
-        limit: int,
-        sent: float,
-    ) -> Both:
-        return both(connection, leases, owner, kinds, max(1, int(share * limit)), sent)
-
-    return patched
-
-
-def _asking_for(share: float) -> tuple[Patch, ...]:
+def _claims(share: float) -> tuple[Patch, ...]:
     return (
-        Patch("scheduler.worker:claim", partial(_claims, share)),
-        Patch("scheduler.worker:complete_and_claim", partial(_claims_along, share)),
+        Patch("scheduler.worker:claim", partial(_asking_for, share, 3)),
+        Patch("scheduler.worker:complete_and_claim", partial(_asking_for, share, 4)),
     )
 
 
@@ -69,7 +48,7 @@ ALL = (
         name="one-task-a-claim",
         differs="a worker claims one task at a time, however many slots are free",
         right="a claim may take less than it could; what is left is claimed next",
-        code=_asking_for(0.0),
+        code=_claims(0.0),
         scenarios=("kill-mid-run", "limited-kind", "priorities", "retry-storm"),
         explored=False,
     ),
@@ -77,7 +56,7 @@ ALL = (
         name="half-a-batch",
         differs="a worker claims at most half of what it has room for",
         right="a claim may take less than it could; what is left is claimed next",
-        code=_asking_for(0.5),
+        code=_claims(0.5),
         scenarios=("kill-mid-run", "graceful-shutdown", "thundering-start", "operators"),
         explored=False,
     ),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import sys
 from datetime import timedelta
 from pathlib import Path
@@ -20,13 +21,12 @@ from chaos.systems import system
 from chaos.systems.leaseproof import Leaseproof
 from chaos.variants import UNMODIFIED, VARIANTS, Variant
 from chaos.variants.burners import burning
-from chaos.variants.running import _claims, _one_by_one
+from chaos.variants.running import _one_by_one
 from chaos.variants.scenarios import adapted, loaded
 from chaos.variants.sessions import RETRIED
 from chaos.variants.variant import forget_marks, marks_here, marks_in
-from scheduler import Registry, Worker
+from scheduler import Registry, Worker, dispatch
 from scheduler.dispatch import claim, declare_limits
-from scheduler.lease import Attempt
 from scheduler.session import connect_worker
 from scheduler.statements import SQL, fetch, statement
 from tests.chaos.hunt.test_generated import plan
@@ -187,16 +187,19 @@ def test_a_worker_is_pooled_if_the_variant_says_so() -> None:
     assert not Worker(registry, "host=nowhere")._pooled
 
 
-@pytest.mark.parametrize(("share", "limit"), [(0.0, 1), (0.5, 5)])
-def test_a_claim_asks_for_a_share_of_the_room(share: float, limit: int) -> None:
-    asked: list[object] = []
+@pytest.mark.parametrize(("name", "limit"), [("one-task-a-claim", 1), ("half-a-batch", 5)])
+def test_a_claim_asks_for_a_share_of_the_room(name: str, limit: int) -> None:
+    given = {"claim": ("w1/1", {}, 10, 0.0, []), "complete_and_claim": ([], "w1/1", {}, 10, 0.0)}
+    for patch in VARIANTS[name].code:
+        function = patch.target.partition(":")[2]
+        asked: dict[str, object] = {}
 
-    def claims(*arguments: object) -> list[Attempt]:
-        asked.append(arguments[3])
-        return []
+        def ask(*arguments: object, of: str = function, into: dict[str, object] = asked) -> None:
+            into.update(inspect.signature(getattr(dispatch, of)).bind(*arguments).arguments)
 
-    _claims(share, claims)(None, "w1/1", {}, 10, 0.0, [])
-    assert asked == [limit]
+        patch.make(ask)(None, *given.pop(function))
+        assert asked["limit"] == limit
+    assert not given
 
 
 def test_outcomes_are_written_one_by_one_and_what_is_left_is_told() -> None:
