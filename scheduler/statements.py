@@ -5,8 +5,9 @@ from collections.abc import Mapping
 from datetime import timedelta
 from functools import cache
 from pathlib import Path
+from typing import NamedTuple
 
-from psycopg import Connection, Cursor
+from psycopg import Connection, RawCursor
 from psycopg.rows import TupleRow, tuple_row
 
 MICROSECOND = timedelta(microseconds=1)
@@ -15,6 +16,7 @@ SQL = Path(__file__).parent / "sql"
 _COMMENT = re.compile(rb"(?<=\n)[ \t]*--.*\n")  # not one in the first line
 _PART = re.compile(rb"\{(?P<file>\w+) as (?P<name>[^}]*)\}")  # another file's statement, as a CTE
 _TOKENS = re.compile(rb"'[^']*'|[()]|\b(?:with|update|insert)\b", re.IGNORECASE)
+_PARAMETER = re.compile(rb"%\((?P<name>\w+)\)s")
 _INDENT = re.compile(rb"(?<=\n) +| +--.*")
 
 
@@ -23,8 +25,7 @@ def statement(name: str) -> bytes:
     """The text of `sql/<name>.sql`, as bytes: psycopg takes those for a trusted statement.
 
     Of its comment only the first line, so that whoever looks at the server's sessions sees what a
-    statement is for. The rest is for readers of the file: psycopg parses texts of more than 4,096
-    bytes anew at each call, and the server would be sent them each time.
+    statement is for. The rest is for readers, and the server would be sent it each time.
 
     `{complete as completed}` in it is the statement of another file, as parts of this one's WITH.
     """
@@ -47,12 +48,32 @@ def _as_part(file: str, name: bytes) -> bytes:
     raise ValueError(f"{file}.sql is no statement that changes something after a WITH")
 
 
+class Numbered(NamedTuple):
+    """A statement as the server takes it, with $1 for the first of `names`, and so on."""
+
+    text: bytes
+    names: tuple[str, ...]
+
+
+@cache
+def numbered(text: bytes) -> Numbered:
+    """A text of `statement` with its parameters numbered: once, since psycopg would parse a text of
+    more than 4,096 bytes anew at each call, and take shorter ones apart to look for its reading."""
+    names = list(dict.fromkeys(name.decode() for name in _PARAMETER.findall(text)))
+
+    def number(part: re.Match[bytes]) -> bytes:
+        return b"$%d" % (names.index(part["name"].decode()) + 1)
+
+    return Numbered(_PARAMETER.sub(number, text).replace(b"%%", b"%"), tuple(names))
+
+
 def fetch(connection: Connection, name: str, values: Mapping[str, object]) -> list[TupleRow]:
     """Execute `sql/<name>.sql`; its rows are tuples, whatever row factory the caller's connection
     has: an application's is often `dict_row`, which would unpack into column names. In binary form,
     since psycopg cannot read times as text under every `DateStyle` that a session may have."""
-    with Cursor(connection, row_factory=tuple_row) as cursor:
-        return cursor.execute(statement(name), values, binary=True).fetchall()
+    text, names = numbered(statement(name))
+    with RawCursor(connection, row_factory=tuple_row) as cursor:
+        return cursor.execute(text, [values[one] for one in names], binary=True).fetchall()
 
 
 def duration(length: timedelta) -> str:

@@ -7,19 +7,19 @@ from functools import partial
 from typing import Any, Self
 from weakref import WeakSet
 
-from psycopg import Connection, Cursor
+from psycopg import Connection, RawCursor
 from psycopg.errors import SerializationFailure
 from psycopg.pq import TransactionStatus
 
 from chaos.mutants import Patch
 from chaos.variants.variant import Variant, mark
-from scheduler.statements import statement
+from scheduler.statements import numbered, statement
 
 RETRIED = "a statement was run again after a serialization failure"
 _TRIES = 50  # of one statement; each failure means that another transaction has committed
 
 
-def _at(level: str, genuine: type[Cursor]) -> type[Cursor]:
+def _at(level: str, genuine: type[RawCursor]) -> type[RawCursor]:
     begun: WeakSet[Connection] = WeakSet()  # sessions that are at the level
 
     class AtLevel(genuine):  # type: ignore[valid-type, misc] # a class that is known at run time
@@ -31,7 +31,7 @@ def _at(level: str, genuine: type[Cursor]) -> type[Cursor]:
 
         def execute(self, query: Any, *arguments: Any, **named: Any) -> Self:
             if self.connection.info.transaction_status != TransactionStatus.IDLE:
-                if query == statement("lock_limits"):
+                if query == numbered(statement("lock_limits")).text:
                     super().execute("set transaction isolation level read committed")
                 super().execute(query, *arguments, **named)
                 return self
@@ -59,7 +59,7 @@ def _pooled(construct: Callable[..., None]) -> Callable[..., None]:
 
 
 def _statements_at(level: str) -> tuple[Patch, ...]:
-    return (Patch("scheduler.statements:Cursor", partial(_at, level)),)
+    return (Patch("scheduler.statements:RawCursor", partial(_at, level)),)
 
 
 ALL = (

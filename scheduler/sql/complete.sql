@@ -45,7 +45,7 @@ done as (
         lease_owner = null, lease_expires_at = null, claimed_at = null
     from mine
     where task.id = mine.id
-    returning task.id, task.source, task.counted
+    returning mine.*, task.source, task.counted
 ),
 uncounted as (
     update scheduler.sources as capped
@@ -56,5 +56,5 @@ uncounted as (
 insert into scheduler.run_log (
     task_id, lease_token, lease_owner, attempt, claimed_at, finished_at, outcome)
 select id, token, owner, attempts, claimed_at, scheduler.now(), 'completed'
-from mine join done using (id)
+from done
 returning task_id

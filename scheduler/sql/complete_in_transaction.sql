@@ -22,7 +22,7 @@ done as (
         lease_owner = null, lease_expires_at = null, claimed_at = null
     from mine
     where task.id = mine.id
-    returning task.id, task.source, task.counted
+    returning mine.*, task.source, task.counted
 ),
 uncounted as (
     update scheduler.sources as capped
@@ -34,7 +34,7 @@ logged as (
     insert into scheduler.run_log (
         task_id, lease_token, lease_owner, attempt, claimed_at, finished_at, outcome)
     select id, token, owner, attempts, claimed_at, scheduler.now(), 'completed'
-    from mine join done using (id)
+    from done
     returning task_id
 )
 select case

@@ -26,12 +26,12 @@ done as (
         lease_owner = null, lease_expires_at = null, claimed_at = null
     from mine
     where task.id = mine.id
-    returning task.id, task.status
+    returning mine.*, task.status
 ),
 logged as (
     insert into scheduler.run_log (
         task_id, lease_token, lease_owner, attempt, claimed_at, finished_at, outcome, error)
     select id, token, owner, attempts, claimed_at, scheduler.now(), 'failed', error
-    from mine join done using (id)
+    from done
 )
 select id, status from done

@@ -25,13 +25,12 @@ done as (
         lease_owner = null, lease_expires_at = null, claimed_at = null
     from expired
     where task.id = expired.id
-    returning task.id, task.kind, task.status
+    returning expired.*, task.kind, task.status
 ),
 logged as (
     insert into scheduler.run_log (
         task_id, lease_token, lease_owner, attempt, claimed_at, finished_at, outcome, error)
     select id, lease_token, lease_owner, attempts, claimed_at, scheduler.now(), 'reclaimed', error
-    from expired join done using (id)
+    from done
 )
-select id, done.kind, done.status, lease_token, lease_owner, attempts
-from expired join done using (id)
+select id, kind, status, lease_token, lease_owner, attempts from done

@@ -17,10 +17,10 @@ done as (
         lease_owner = null, lease_expires_at = null, claimed_at = null
     from mine
     where task.id = mine.id
-    returning task.id
+    returning mine.*
 )
 insert into scheduler.run_log (
     task_id, lease_token, lease_owner, attempt, claimed_at, finished_at, outcome)
 select id, token, owner, attempts, claimed_at, scheduler.now(), 'released'
-from mine join done using (id)
+from done
 returning task_id

@@ -378,7 +378,7 @@ done as (
         lease_owner = null, lease_expires_at = null, claimed_at = null
     from mine
     where task.id = mine.id
-    returning task.id, task.source, task.counted
+    returning mine.*, task.source, task.counted
 ),
 shares as materialized (
     select name
@@ -397,8 +397,8 @@ logged as (
     insert into scheduler.run_log (
         task_id, lease_token, lease_owner, attempt, claimed_at, finished_at, outcome)
     select id, lease_token, lease_owner, attempts, claimed_at, scheduler.now(), 'cancelled'
-    from mine join done using (id)
-    where mine.status = 'running'
+    from done
+    where status = 'running'
 ),
 audited as (
     insert into scheduler.audit (at, action, source, role, tasks, first_task, last_task)
@@ -407,7 +407,7 @@ audited as (
     from done
     having count(*) > 0
 )
-select id, mine.status from mine join done using (id)
+select id, status from done
 $$;
 
 -- Put dead tasks back to work: due now, with all their attempts again; returns the task ids.
