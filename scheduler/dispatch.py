@@ -11,6 +11,7 @@ from psycopg import Connection
 from psycopg.rows import TupleRow
 
 from scheduler.events import event
+from scheduler.floors import Floor
 from scheduler.kinds import SHORTEST_LEASE
 from scheduler.lease import Attempt, Lease, columns
 from scheduler.statements import duration, fetch
@@ -30,13 +31,15 @@ def claim(
     limit: int,
     sent: float,
     limited: Sequence[str] = (),
+    floors: Sequence[Floor] = (),
 ) -> list[Attempt]:
-    """Claim at most `limit` due tasks of `kinds` (name to lease length) for `owner`.
+    """Claim at most `limit` due tasks of `kinds` (name to lease length) for `owner`, none of them
+    below these floors.
 
     `sent` is the worker's monotonic clock read before this call: its belief counts from there.
     `limited` names the kinds with a limit on their leases; without it none of those is claimed.
     """
-    values = _wanted(owner, kinds, limit)
+    values = _wanted(owner, kinds, limit, floors)
     if limited:
         idle = int(max(SHORTEST_LEASE, min(kinds.values())).total_seconds() * 1000)
         with connection.transaction():
@@ -54,13 +57,14 @@ def complete_and_claim(
     kinds: Mapping[str, timedelta],
     limit: int,
     sent: float,
+    floors: Sequence[Floor] = (),
 ) -> tuple[set[int], list[Attempt]]:
     """Do what `finish.complete` and `claim` do, in one statement and so with one commit.
 
     None of `kinds` may have a limit: see the SQL. Returns the task ids that were completed, and
     what was claimed.
     """
-    values = {**columns(leases), **_wanted(owner, kinds, limit)}
+    values = {**columns(leases), **_wanted(owner, kinds, limit, floors)}
     completed, claimed = set[int](), list[Attempt]()
     for row in fetch(connection, "complete_and_claim", values):
         if row[1] is None:  # no token: a completion
@@ -70,12 +74,18 @@ def complete_and_claim(
     return completed, claimed
 
 
-def _wanted(owner: str, kinds: Mapping[str, timedelta], limit: int) -> dict[str, object]:
+def _wanted(
+    owner: str, kinds: Mapping[str, timedelta], limit: int, floors: Sequence[Floor]
+) -> dict[str, object]:
     return {
         "owner": owner,
         "kinds": list(kinds),
         "leases": [duration(lease) for lease in kinds.values()],
         "limit": limit,
+        "floor_kinds": [floor.kind for floor in floors],
+        "floor_priorities": [floor.priority for floor in floors],
+        "floor_times": [floor.due for floor in floors],
+        "floor_ids": [floor.task for floor in floors],
     }
 
 

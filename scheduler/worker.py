@@ -36,6 +36,7 @@ from scheduler.dispatch import (
 )
 from scheduler.errors import DatabaseUnreachableError
 from scheduler.events import event, one_line
+from scheduler.floors import Floors, first_due
 from scheduler.isolation import refuse_isolated_worker
 from scheduler.keeper import PAUSE, Keeper
 from scheduler.kinds import Registry
@@ -170,6 +171,7 @@ class Worker:
         self._locked_until = 0.0
         self._locked_wait = RETRY_LOCKED
         self._claim_bound = self._holds_at_most  # tasks that a claim asks for, at most
+        self._floors = Floors(poll / 2, monotonic)
         self._doubtful: dict[str, float] = {}  # owners of claims without a reply, until when to ask
         self._watchdog = Watchdog(self._tick, monotonic, observe)
         self._upkeep = Upkeep(
@@ -291,6 +293,7 @@ class Worker:
             try:
                 if connection.closed:
                     connection = self._connect()
+                    self._floors.clear()  # this may be another server, which has lost claims
                 while draining_until is None or not self._drained(draining_until):
                     if self._stopping and draining_until is None:
                         draining_until = self._monotonic() + self._grace
@@ -334,7 +337,13 @@ class Worker:
         # Whoever stops claims nothing; what a lost claim took is given back before more is asked
         # for; limited kinds need a transaction of their own; and upkeep comes before a claim, which
         # then finds what was taken back and planned.
-        apart = self._stopping or self._doubtful or self._limited or self._upkeep.due()
+        apart = (
+            self._stopping
+            or self._doubtful
+            or self._limited
+            or self._upkeep.due()
+            or self._floors.old()
+        )
         if self._unwritten and not apart:
             idle = self._write_and_claim(connection)
         else:
@@ -379,12 +388,21 @@ class Worker:
 
     def _claim(self, connection: WorkerConnection) -> float:
         """Claim what there is room for; returns for how long there is nothing more to claim."""
+        if self._floors.old():
+            with self._bounded(connection):
+                self._floors.found(first_due(connection, self._leases, self._floors.age))
         ask = self._ask(ending=0)
         if ask is None:
             return self._poll  # an attempt that ends wakes us
         with self._bounded(connection):
             attempts = claim(
-                connection, ask.owner, self._leases, ask.limit, ask.sent, self._limited
+                connection,
+                ask.owner,
+                self._leases,
+                ask.limit,
+                ask.sent,
+                self._limited,
+                self._floors.known(),
             )
         return self._take(connection, ask, attempts)
 
@@ -403,7 +421,13 @@ class Worker:
             if claimed:  # however often completions are written, this claims once
                 return finish.complete(connection, leases)
             completed, attempts = complete_and_claim(
-                connection, leases, ask.owner, self._leases, ask.limit, ask.sent
+                connection,
+                leases,
+                ask.owner,
+                self._leases,
+                ask.limit,
+                ask.sent,
+                self._floors.known(),
             )
             claimed.append(attempts)
             return completed
@@ -443,6 +467,7 @@ class Worker:
         now = self._monotonic()
         in_time = [attempt for attempt in attempts if attempt.believed_until > now]
         self._watchdog.hold(in_time)
+        self._floors.claimed(attempts)
         self._observe_claim(len(attempts), now - ask.sent)
         log_claim(attempts)
         for attempt in attempts:
@@ -480,6 +505,9 @@ class Worker:
             full = at_limit(connection, self._limited) if self._limited else []
         if full:
             self._observe_limited(full)
+        if due is not None and due <= 0 and self._floors.known():
+            self._floors.clear()  # it lies below them, or others are claiming it
+            return 0.0
         return self._poll if due is None else min(self._poll, max(due, SHORTEST_IDLE))
 
     def _release_doubtful(self, connection: WorkerConnection) -> None:
@@ -500,6 +528,9 @@ class Worker:
             self._unwritten, self._locked = self._unwritten + self._locked, []
         if not self._unwritten:
             return
+        for attempt, outcome in self._unwritten:
+            if outcome.what == "released":
+                self._floors.returned(attempt)
         with self._bounded(connection):
             locked = settle(connection, self._unwritten, self._watchdog, self._observe, complete)
         self._unwritten = []

@@ -22,6 +22,7 @@ from chaos.bench import BenchError
 from chaos.bench.noop import KIND, LEASE_SECONDS
 from chaos.bench.worker import VAIN, Seen
 from chaos.cluster.postgres import Postgres
+from scheduler import Priority
 from scheduler.session import OWN_STATEMENTS
 from scheduler.statements import statement
 
@@ -91,8 +92,20 @@ def _variables(batch: int, *empty: str) -> dict[str, object]:
         "kinds": f"{{{KIND}}}",
         "leases": f'{{"{LEASE_SECONDS} s"}}',
         "limit": batch,
-        **dict.fromkeys(empty, "{}"),
+        "floor_kinds": f"{{{KIND}}}",
+        "floor_priorities": f"{{{Priority.NORMAL:d}}}",
+        **dict.fromkeys(("floor_times", "floor_ids", *empty), "{}"),
     }
+
+
+def floor_of(claimed: str) -> str:
+    """The place of the least task of these rows, from which the next claim begins to look, as a
+    worker's does; none if there are none."""
+    places = (
+        f"array(select {column} from {claimed} order by next_run_at, id limit 1) as floor_{name}"
+        for name, column in (("times", "next_run_at"), ("ids", "id"))
+    )
+    return ", ".join(places)
 
 
 def say_if_vain(vain: Path) -> str:
@@ -107,15 +120,19 @@ def gathered_both(both: str) -> str:
 
     The payloads are gathered too: they have to reach the client.
     """
-    return gathered(both, "select", "returned (id, token, kind, payload)").rstrip() + (
+    return gathered(
+        both, "select", "returned (id, token, kind, payload, number, most, next_run_at)"
+    ).rstrip() + (
         ",\nrunning as (\n"
-        "select id, token, :owner::text as owner, payload from returned where token is not null\n"
+        "select id, token, :owner::text as owner, payload, next_run_at\n"
+        "from returned where token is not null\n"
         "union all\n"
-        "select id, token, owner, null from held\n"
+        "select id, token, owner, null, null from held\n"
         "where id not in (select id from returned where token is null)\n)\n"
         "select count(payload) as claimed, coalesce(array_agg(id), '{}') as tasks,"
         " coalesce(array_agg(token), '{}') as tokens, coalesce(array_agg(owner), '{}') as owners,"
-        " array_agg(payload) as payloads from running"
+        " array_agg(payload) as payloads,"
+        f" {floor_of('running where payload is not null')} from running"
     )
 
 
@@ -127,7 +144,7 @@ def gathered_claim(claim: str) -> str:
         " coalesce(array_agg(id), '{}') || :left_tasks::bigint[] as tasks,"
         " coalesce(array_agg(lease_token), '{}') || :left_tokens::bigint[] as tokens,"
         " array_fill(:owner::text, array[count(*)::integer]) || :left_owners::text[] as owners,"
-        " array_agg(payload) as payloads from claimed"
+        f" array_agg(payload) as payloads, {floor_of('claimed')} from claimed"
     )
 
 

@@ -33,6 +33,7 @@ from chaos.bench.limit import (
     Cycle,
     Pgbench,
     find_pgbench,
+    floor_of,
     gathered,
     plain,
     say_if_vain,
@@ -42,9 +43,19 @@ from chaos.bench.result import LIMIT, OURS, Key, Result
 from chaos.bench.setting import DEFAULT, Setting
 from chaos.bench.tell import Tell
 from chaos.cluster.postgres import Postgres, postgres
+from scheduler import Priority
 
 _OWNER = "':owner'"  # pgbench puts the value inside the quotes
-_CLAIM = {"owner": "$1", "kinds": "$2", "leases": "$3", "limit": "$4"}
+_CLAIM = {
+    "owner": "$1",
+    "kinds": "$2",
+    "leases": "$3",
+    "limit": "$4",
+    "floor_kinds": "$2",
+    "floor_times": "$5",
+    "floor_ids": "$6",
+    "floor_priorities": f"'{{{Priority.NORMAL:d}}}'",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,6 +130,8 @@ def cycle(batch: int) -> Cycle:
         "idle": f"'{LEASE_SECONDS * 1000}ms'",
         "lock": f"'{LEASE_SECONDS * 500}ms'",
         "prepared": 0,
+        "floor_times": "{}",
+        "floor_ids": "{}",
     }
 
     def script(vain: Path) -> str:
@@ -127,14 +140,17 @@ def cycle(batch: int) -> Cycle:
             for n in range(1, batch + 1)
         )
         claim = gathered(plain("claim", _CLAIM.__getitem__), "update", "claimed") + (
-            f"select count(*) as claimed, array_agg(payload) as payloads, {columns} from claimed"
+            f"select count(*) as claimed, array_agg(payload) as payloads, {columns},"
+            f" {floor_of('claimed')} from claimed"
         )
         return (
             "\\if :prepared = 0\n"
-            f"prepare claim (text, text[], interval[], integer) as {claim};\n"
+            "prepare claim (text, text[], interval[], integer, timestamptz[], bigint[])"
+            f" as {claim};\n"
             "\\set prepared 1\n"
             "\\endif\n"
-            f"{NEW_OWNER}execute claim({_OWNER}, :kinds, :leases, :limit)\\gset\n"
+            f"{NEW_OWNER}execute claim({_OWNER}, :kinds, :leases, :limit,"
+            " ':floor_times', ':floor_ids')\\gset\n"
             f"{''.join(_attempt(number) for number in range(1, batch + 1))}{say_if_vain(vain)}"
         )
 

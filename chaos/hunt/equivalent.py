@@ -45,9 +45,9 @@ _MAPPING = "what is returned is kept as a mapping, which nobody asks for its ord
 _ANY = "it is asked whether there is any; the clause lets an index find the first of a level"
 
 EQUIVALENT: dict[str, str] = {
-    "claim: without LIMIT LEAST(served.room, %(limit)s)": _COST,
-    "claim: LEAST(served.room, %(limit)s) is its first": _COST,
-    "claim: LEAST(served.room, %(limit)s) is its last": _COST,
+    "claim: without LIMIT LEAST(level.room, %(limit)s)": _COST,
+    "claim: LEAST(level.room, %(limit)s) is its first": _COST,
+    "claim: LEAST(level.room, %(limit)s) is its last": _COST,
     "claim: without attempts < max_attempts": _ATTEMPT_LEFT,
     "claim: without attempts < max_attempts (2)": _ATTEMPT_LEFT,
     "claim: attempts <= max_attempts": _ATTEMPT_LEFT,

@@ -16,6 +16,9 @@
 -- taken. Under contention the shares may be a little off, never the limit; a level whose share was
 -- taken by others meanwhile gets its turn at the next claim.
 --
+-- Of a level that has a floor nothing below it is read: what earlier claims took has dead entries there,
+-- which vacuum may not have removed. What else may lie there, scheduler/floors.py says how it is found.
+--
 -- A kind whose leases are limited is served only in a transaction that began with lock_limits.sql and
 -- got hold of its limit: then no other claim of the kind is under way, the leases counted here by a
 -- snapshot taken after the lock include all that earlier ones gave out, and `room` is what is left.
@@ -41,20 +44,31 @@ with served as materialized (
     where limited.kind is null
        or limited.kind = any(nullif(current_setting('scheduler.limits', true), '')::text[])
 ),
-head as materialized (
-    select served.kind, served.room, level.priority, first.next_run_at, first.id
+level as materialized (
+    select served.kind, served.room, each.priority,
+        coalesce(floor.next_run_at, timestamptz '-infinity') as from_time, coalesce(floor.id, 0) as from_id
     from served
-    cross join generate_series(0, 3) as level (priority)
+    cross join generate_series(0, 3) as each (priority)
+    left join unnest(
+        %(floor_kinds)s::text[], %(floor_priorities)s::integer[], %(floor_times)s::timestamptz[],
+        %(floor_ids)s::bigint[]
+    ) as floor (kind, priority, next_run_at, id)
+      on floor.kind = served.kind and floor.priority = each.priority
+),
+head as materialized (
+    select level.kind, level.room, level.priority, first.next_run_at, first.id
+    from level
     cross join lateral (
         select next_run_at, id
         from scheduler.tasks
         where status = 'pending'
-          and kind = served.kind
+          and kind = level.kind
           and priority = level.priority
+          and (next_run_at, id) >= (level.from_time, level.from_id)
           and next_run_at <= scheduler.now()
           and attempts < max_attempts
         order by next_run_at, id
-        limit least(served.room, %(limit)s)
+        limit least(level.room, %(limit)s)
     ) as first
 ),
 share as materialized (
@@ -76,12 +90,14 @@ share as materialized (
 due as materialized (
     select taken.id
     from share
+    join level using (kind, priority)
     cross join lateral (
         select id
         from scheduler.tasks
         where status = 'pending'
           and kind = share.kind
           and priority = share.priority
+          and (next_run_at, id) >= (level.from_time, level.from_id)
           and next_run_at <= scheduler.now()
           and attempts < max_attempts
         order by next_run_at, id

@@ -18,6 +18,7 @@ from chaos.explore.scheduler_actors import KIND, LEASE, complete_and_commit
 from scheduler import CapReachedError, enqueue
 from scheduler.dispatch import claim, release_claims
 from scheduler.finish import begin_attempt, complete, fail, release, snooze
+from scheduler.floors import Floor
 from scheduler.lease import Attempt, Lease, reclaim, renew, second_look
 from scheduler.slots import LEASE_LOST
 
@@ -59,9 +60,10 @@ def take(
     limit: int = 1,
     kinds: Sequence[str] = (KIND,),
     limited: Sequence[str] = (),
+    floors: Sequence[Floor] = (),
 ) -> list[Attempt]:
     """Claim some kinds, each for the length of a lease."""
-    return claim(connection, owner, dict.fromkeys(kinds, LEASE), limit, 0.0, limited)
+    return claim(connection, owner, dict.fromkeys(kinds, LEASE), limit, 0.0, limited, floors)
 
 
 def rows(connection: Connection) -> list[dict[str, object]]:
@@ -221,10 +223,11 @@ def chooser(
     limit: int,
     kinds: Sequence[str] = (KIND,),
     limited: Sequence[str] = (),
+    floors: Sequence[Floor] = (),
 ) -> None:
     """Claim once; these tasks are claimed and no others."""
     plainly(connection)
-    attempts = take(connection, "a/1", limit, kinds, limited)
+    attempts = take(connection, "a/1", limit, kinds, limited, floors)
     found = sorted(attempt.task for attempt in attempts)
     assert found == sorted(expected), f"progress: claimed {found}, not {sorted(expected)}"
     for attempt in attempts:

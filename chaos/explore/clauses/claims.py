@@ -4,13 +4,16 @@ limits; and what of it a claim must take."""
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from datetime import timedelta
 from functools import partial
 
 from chaos.explore.clauses import actors as act
 from chaos.explore.clauses.setting import Act, hour, known, sql, take
+from chaos.explore.clauses.told import BEGAN
 from chaos.explore.scheduler_actors import KIND
 from chaos.explore.scheduler_programs import Known
 from scheduler.dispatch import declare_limits
+from scheduler.floors import Floor
 from scheduler.lease import Lease
 
 _AT = "(select at from explorer_clock.reading)"
@@ -35,8 +38,9 @@ def choices() -> Iterator[tuple[str, Known]]:
         limit: int = 1,
         kinds: Sequence[str] = (KIND,),
         before: Sequence[Act] = (hour,),
+        floors: Sequence[Floor] = (),
     ) -> tuple[str, Known]:
-        actor = partial(act.chooser, expected=expected, limit=limit, kinds=kinds)
+        actor = partial(act.chooser, expected=expected, limit=limit, kinds=kinds, floors=floors)
         return known(
             f"choice_{name}",
             about,
@@ -100,6 +104,37 @@ def choices() -> Iterator[tuple[str, Known]]:
         [1, 2],
         2,
         kinds=(KIND, "other"),
+    )
+    yield choice(
+        "floor",
+        "a level is looked at from its floor on, and that is a place among equals",
+        [task(1, after="1 m"), *(task(n, after="5 m") for n in (2, 3, 4)), task(5, after="7 m")],
+        [3, 4, 5],
+        9,
+        floors=[Floor(KIND, 1, BEGAN + timedelta(minutes=5), 3)],
+    )
+    yield choice(
+        "above_a_floor",
+        "what lies below a floor takes nobody's place",
+        [task(1, after="1 m"), task(2, after="6 m"), task(3, after="5 m", priority=2)],
+        [3],
+        floors=[Floor(KIND, 1, BEGAN + timedelta(minutes=6), 2)],
+    )
+    yield choice(
+        "own_floor",
+        "a floor is one of a kind and a priority, whatever others there are",
+        [
+            *(task(1 + level, after="2 m", priority=level) for level in range(4)),
+            *(task(5 + level, after="2 m", priority=level, kind="other") for level in range(4)),
+        ],
+        [1, 3, 4, 5, 6, 8],
+        9,
+        kinds=(KIND, "other"),
+        floors=[
+            Floor(KIND, 1, BEGAN + timedelta(minutes=3), 1),
+            Floor("other", 2, BEGAN + timedelta(minutes=3), 1),
+            Floor("third", 3, BEGAN + timedelta(minutes=3), 1),
+        ],
     )
     yield choice(
         "others",

@@ -142,6 +142,17 @@ create table scheduler.kind_limits (
     lockable    boolean not null default true
 );
 
+-- Where the least due task of a kind and priority was when some worker looked last: see first_due.sql.
+create table scheduler.first_due (
+    kind        text not null,
+    priority    smallint not null,
+    next_run_at timestamptz not null,
+    id          bigint not null,
+    found_at    timestamptz not null,
+
+    primary key (kind, priority)
+) with (fillfactor = 25); -- it changes twice a second, within its page as long as that has room
+
 -- One row per finished attempt, written by the statement that ends the attempt, in its transaction:
 -- the log and the task cannot disagree, and a row's token says who wrote the task's change.
 create table scheduler.run_log (

@@ -21,7 +21,7 @@ from chaos.hunt.generated import (
     parsed,
     rendered,
 )
-from chaos.hunt.tested import NOT_YET, TESTED
+from chaos.hunt.tested import MADE_OF, NOT_YET, TESTED
 from chaos.mutants import MUTANTS, Edit, planted
 from scheduler.statements import SQL, statement
 
@@ -30,6 +30,12 @@ VALUES: dict[str, object] = {
     "kinds": ["job"],
     "owner": "a/1",
     "leases": ["30 s"],
+    "floor_kinds": ["job"],
+    "floor_priorities": [1],
+    "floor_times": ["2026-01-01 00:00:00+00"],
+    "floor_ids": [1],
+    "age": "500 ms",
+    "behind": "1 s",
     "tasks": [1],
     "tokens": [1],
     "owners": ["a/1"],
@@ -77,7 +83,7 @@ def plan(db: Connection, text: str, values: Mapping[str, object] = VALUES) -> li
 
 
 def test_each_statement_that_has_a_clause_to_change_is_in_one_list_of_who_hunts_it() -> None:
-    listed = Counter([*CORE, *TESTED, *NOT_YET])
+    listed = Counter([*CORE, *TESTED, *MADE_OF, *NOT_YET])
     assert max(listed.values()) == 1
     assert all(NOT_YET.values())
     files = [file.relative_to(SQL).with_suffix("") for file in SQL.rglob("*.sql")]
@@ -87,7 +93,7 @@ def test_each_statement_that_has_a_clause_to_change_is_in_one_list_of_who_hunts_
     assert [name for name in sorted(left) if mutants(name)] == []
 
 
-@pytest.mark.parametrize("file", ["claim", "complete"])
+@pytest.mark.parametrize("file", MADE_OF["complete_and_claim"])
 def test_what_is_made_of_a_statement_is_made_of_its_mutants_too(db: Connection, file: str) -> None:
     made: dict[bytes, str] = {statement("complete_and_claim"): "nothing"}
     for mutant in mutants(file):

@@ -1,0 +1,295 @@
+"""Floors: claims pass over what earlier ones took; what lands below is found in time."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from datetime import datetime, timedelta
+from threading import Event
+from time import monotonic
+
+import psycopg
+from psycopg import Connection
+
+from chaos.explore.clock import START
+from chaos.life.clock import Clock
+from scheduler import Attempt, Priority, Registry, enqueue, enqueue_many
+from scheduler.dispatch import claim, complete_and_claim
+from scheduler.floors import BEHIND, Floor, Floors, first_due
+from scheduler.lease import Lease
+from tests.scheduler.working import LEASE, WORK, kind, put, running, statuses, take, worker
+from tests.waiting import wait_for
+
+OTHER = kind("other")
+AGE = timedelta(seconds=0.5)
+SECOND = timedelta(seconds=1)
+
+
+class Hand:
+    """A monotonic clock that is moved by hand."""
+
+    def __init__(self) -> None:
+        self.now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def attempt(
+    task: int, due: datetime = START, *, late: float = 9.0, of: str = "work", priority: int = 1
+) -> Attempt:
+    lease = Lease(task, 1, "one/1")
+    return Attempt(lease, of, "0", 1, 3, due, LEASE, 0.0, late=late, priority=priority)
+
+
+def places(db: Connection, kinds: Sequence[str] = ("work",)) -> list[Floor]:
+    """What a worker hears now."""
+    return sorted(first_due(db, kinds, AGE))
+
+
+def waits(watching: Connection, whom: Connection) -> bool:
+    """Whether this session waits for a lock."""
+    query = "select wait_event_type = 'Lock' from pg_stat_activity where pid = %s"
+    return watching.execute(query, [whom.info.backend_pid]).fetchone() == (True,)
+
+
+# A claim.
+
+
+def test_no_claim_takes_what_is_below_its_floor(db: Connection, clock: Clock) -> None:
+    first, second, third = put(db, 3)
+    floor = Floor("work", 1, clock.now, second)
+    [attempt] = claim(db, "one/1", {"work": LEASE}, 1, 0.0, floors=[floor])
+    assert attempt.task == second
+    lease = attempt.lease
+    done, [after] = complete_and_claim(db, [lease], "one/2", {"work": LEASE}, 9, 0.0, [floor])
+    assert (done, after.task) == ({second}, third)
+    assert [attempt.task for attempt in take(db)] == [first]
+
+
+# What the least due task is.
+
+
+def test_a_level_where_nothing_was_ever_due_has_no_place(db: Connection, clock: Clock) -> None:
+    put(db)
+    clock.advance(timedelta(seconds=5))
+    assert [(floor.kind, floor.priority) for floor in places(db, ["work", "other"])] == [
+        ("work", 1)
+    ]
+
+
+def test_the_place_is_that_of_the_least_task_that_waits(db: Connection, clock: Clock) -> None:
+    early = clock.now - timedelta(hours=1)
+    first, second = put(db, 2)
+    before = enqueue(db, WORK, 0, run_at=early)
+    high = enqueue(db, WORK, 0, run_at=early - SECOND, priority=Priority.HIGH)
+    other = enqueue(db, OTHER, 0, run_at=early - SECOND)
+    clock.advance(timedelta(seconds=5))
+    assert places(db) == [
+        Floor("work", 1, early, before),
+        Floor("work", 2, early - SECOND, high),
+    ]
+    assert places(db, ["other"]) == [Floor("other", 1, early - SECOND, other)]
+    taken = claim(db, "one/1", {"work": LEASE}, 2, 0.0)
+    assert {attempt.task for attempt in taken} == {before, high}
+    clock.advance(AGE)
+    assert places(db) == [
+        Floor("work", 1, START, first),
+        Floor("work", 2, clock.now - BEHIND, 0),  # nothing waits there now
+    ]
+    assert second > first
+
+
+def test_no_place_is_later_than_a_moment_ago(db: Connection, clock: Clock) -> None:
+    (now,) = put(db)
+    enqueue(db, OTHER, 0, delay=timedelta(hours=1))
+    moment = clock.now
+    assert places(db, ["work", "other"]) == [
+        Floor(name, 1, moment - BEHIND, 0) for name in ("other", "work")
+    ]
+    clock.advance(BEHIND)
+    assert places(db) == [Floor("work", 1, moment, 0)]
+    clock.advance(AGE)
+    assert places(db) == [Floor("work", 1, moment, now)]
+
+
+def test_what_one_worker_found_the_others_are_told_until_it_is_old(
+    db: Connection, clock: Clock
+) -> None:
+    (task,) = put(db)
+    put(db, of=OTHER)
+    clock.advance(timedelta(minutes=1))
+    found = places(db)
+    assert found == [Floor("work", 1, START, task)]
+    early = START - timedelta(days=1)
+    below = enqueue(db, WORK, 0, run_at=early)
+    clock.advance(AGE - timedelta(microseconds=1))
+    assert places(db) == found
+    assert len(places(db, ["work", "other"])) == 2  # of the one it was told, the other it found
+    clock.advance(timedelta(microseconds=1))
+    assert places(db) == [Floor("work", 1, early, below)]
+    assert db.execute("select count(*) from scheduler.first_due").fetchone() == (2,)
+
+
+def test_what_a_clock_wrote_that_was_ahead_is_not_believed(db: Connection, clock: Clock) -> None:
+    put(db)
+    clock.advance(timedelta(minutes=1))
+    places(db)
+    early = START - timedelta(days=1)
+    below = enqueue(db, WORK, 0, run_at=early)
+    clock.advance(-timedelta(microseconds=1))
+    assert places(db) == [Floor("work", 1, early, below)]
+    assert places(db) == [Floor("work", 1, early, below)]  # which was told, too
+
+
+def test_an_older_look_does_not_overwrite_a_newer_one(
+    db: Connection, dsn: str, clock: Clock
+) -> None:
+    (task,) = put(db)
+    clock.advance(timedelta(minutes=1))
+    places(db)
+    clock.advance(timedelta(minutes=1))
+    early = START - timedelta(days=1)
+    with psycopg.connect(dsn) as other, ThreadPoolExecutor(1) as pool:
+        # What another worker has found, which has yet to commit when this one looks.
+        other.execute(
+            "update scheduler.first_due set next_run_at = %s, found_at = scheduler.now()", [early]
+        )
+        older = pool.submit(places, db)
+        wait_for(lambda: waits(other, db), "the older look to wait")
+        other.commit()
+        assert older.result(60) == [Floor("work", 1, START, task)]
+        assert other.execute("select next_run_at from scheduler.first_due").fetchone() == (early,)
+
+
+def test_looks_write_in_one_order_whichever_their_own_is(
+    db: Connection, dsn: str, clock: Clock
+) -> None:
+    put(db)
+    put(db, of=OTHER)
+    enqueue(db, OTHER, 0, priority=Priority.HIGH)
+    clock.advance(timedelta(minutes=1))
+    assert len(places(db, ["work", "other"])) == 3
+    clock.advance(timedelta(minutes=1))
+    with psycopg.connect(dsn) as holder, ThreadPoolExecutor(1) as pool:
+        hold = "select from scheduler.first_due where kind = %s and priority = %s for update nowait"
+        holder.execute(hold, ["other", 1])
+        look = pool.submit(places, db, ["work", "other"])
+        wait_for(lambda: waits(holder, db), "the look to wait for the first row")
+        for later in (("other", 2), ("work", 1)):  # it has none of these yet
+            holder.execute(hold, later)
+        holder.rollback()
+        assert len(look.result(60)) == 3
+
+
+# What a worker remembers.
+
+
+def test_a_floor_is_the_least_task_of_its_level_in_the_last_claim() -> None:
+    floors = Floors(AGE, Hand())
+    floors.claimed(
+        [
+            attempt(9, START + SECOND),
+            attempt(7),
+            attempt(8),
+            attempt(3, START + SECOND, priority=2),
+            attempt(4, START + SECOND, of="other"),
+        ]
+    )
+    assert sorted(floors.known()) == [
+        Floor("other", 1, START + SECOND, 4),
+        Floor("work", 1, START, 7),
+        Floor("work", 2, START + SECOND, 3),
+    ]
+    floors.claimed([attempt(11, START + SECOND)])
+    assert Floor("work", 1, START + SECOND, 11) in floors.known()
+
+
+def test_no_floor_rises_to_what_has_just_become_due() -> None:
+    floors = Floors(AGE, Hand())
+    floors.claimed([attempt(1, late=0.999), attempt(2, START + SECOND, late=0.5)])
+    assert floors.known() == []
+    floors.claimed([attempt(1, late=1.0)])
+    floors.claimed([attempt(2, START + SECOND, late=0.999)])
+    assert floors.known() == [Floor("work", 1, START, 1)]
+
+
+def test_what_is_given_back_lowers_the_floor() -> None:
+    floors = Floors(AGE, Hand())
+    floors.returned(attempt(1))
+    assert floors.known() == []
+    floors.claimed([attempt(5)])
+    floors.returned(attempt(6))
+    floors.returned(attempt(1, priority=2))
+    assert floors.known() == [Floor("work", 1, START, 5)]
+    floors.returned(attempt(4))
+    assert floors.known() == [Floor("work", 1, START, 4)]
+
+
+def test_floors_are_old_when_something_was_claimed_and_their_time_has_passed() -> None:
+    hand = Hand()
+    floors = Floors(AGE, hand)
+    hand.now += 60
+    assert not floors.old()
+    floors.claimed([])
+    assert not floors.old()
+    floors.claimed([attempt(1)])
+    assert floors.old()
+    floors.found([Floor("work", 1, START, 3)])
+    assert floors.known() == [Floor("work", 1, START, 3)]
+    floors.claimed([attempt(3)])
+    hand.now += AGE.total_seconds() - 0.001
+    assert not floors.old()
+    hand.now += 0.001
+    assert floors.old()
+    floors.found([])
+    assert floors.known() == []
+
+
+# A worker.
+
+
+def test_a_busy_worker_finds_within_a_poll_what_became_due_before_all_that_waits(
+    db: Connection, dsn: str
+) -> None:
+    registry = Registry()
+    ran: list[int] = []
+    landed = Event()
+    long_ago = timedelta(hours=1)
+
+    @registry.kind("work", int, lease=LEASE)
+    def run(attempt: Attempt, payload: int) -> None:
+        ran.append(payload)
+        until = monotonic() + 0.01
+        while monotonic() < until:
+            pass
+        if payload == 20:
+            landed.wait(60)
+
+    [(now,)] = db.execute("select scheduler.now()").fetchall()
+    enqueue_many(db, run, range(1, 301), run_at=now - SECOND * 60)
+    with running(worker(registry, dsn, slots=1, prefetch=0, poll=timedelta(seconds=0.5))):
+        wait_for(lambda: 20 in ran, "the worker to be busy")
+        enqueue(db, run, -1, run_at=now - long_ago)
+        landed.set()
+        wait_for(lambda: -1 in ran, "the task below the floor")
+        # Three seconds of work were left when it landed, and half a second is what it may take.
+        assert len(ran) < 200
+        wait_for(lambda: statuses(db) == {"completed": 301}, "the rest")
+
+
+def test_an_idle_worker_finds_at_once_what_is_below_its_floors(db: Connection, dsn: str) -> None:
+    registry = Registry()
+    ran: list[int] = []
+
+    @registry.kind("work", int, lease=LEASE)
+    def run(attempt: Attempt, payload: int) -> None:
+        ran.append(payload)
+
+    [(now,)] = db.execute("select scheduler.now()").fetchall()
+    enqueue(db, run, 1, run_at=now - SECOND * 60)
+    # Nothing but the announcement wakes this worker.
+    with running(worker(registry, dsn, poll=timedelta(minutes=9))):
+        wait_for(lambda: statuses(db) == {"completed": 1}, "the first")
+        enqueue(db, run, 2, run_at=now - SECOND * 120)
+        wait_for(lambda: 2 in ran, "what lies below")
