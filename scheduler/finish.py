@@ -12,6 +12,7 @@ from scheduler.lease import Lease, columns
 from scheduler.statements import duration, fetch, statement
 
 LONGEST_ERROR = 10_000
+_BEGIN = b"begin isolation level read committed;\n"
 
 
 def complete(connection: Connection, leases: Sequence[Lease]) -> set[int]:
@@ -20,18 +21,18 @@ def complete(connection: Connection, leases: Sequence[Lease]) -> set[int]:
 
 
 def begin_attempt(connection: Connection, lease: Lease, length: timedelta) -> None:
-    """Begin the transaction that `complete_and_commit` is to end; limit and mark it."""
+    """Begin the transaction that `complete_and_commit` is to end; limit and mark it.
+
+    In one message, for one round trip, so the values are put into its text.
+    """
     milliseconds = max(2, int(length.total_seconds() * 1000))
-    connection.execute("begin isolation level read committed")
-    fetch(
-        connection,
-        "begin_attempt",
-        {
-            "idle": f"{milliseconds}ms",
-            "lock": f"{milliseconds // 2}ms",
-            "mark": f"{lease.task}:{lease.owner}:{lease.token}",
-        },
-    )
+    values = {
+        "idle": f"{milliseconds}ms",
+        "lock": f"{milliseconds // 2}ms",
+        "mark": f"{lease.task}:{lease.owner}:{lease.token}",
+    }
+    with ClientCursor(connection) as cursor:
+        cursor.execute(_BEGIN + statement("begin_attempt"), values)
 
 
 def complete_and_commit(connection: Connection, lease: Lease) -> None:

@@ -284,7 +284,6 @@ class Slots:
             # of it is ours to reset. It only has to be there.
             connection.execute("select")
         else:
-            connection.execute("reset role")
             connection.execute("discard all")
 
     def _ended_by(self, attempt: Attempt, error: BaseException) -> Outcome:

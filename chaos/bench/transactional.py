@@ -165,7 +165,7 @@ def _attempt(number: int) -> str:
     complete = plain("complete_in_transaction", of_task.__getitem__)
     return (
         f"\\if :claimed >= {number}\n"
-        "begin isolation level read committed;\n"
+        "begin isolation level read committed \\;\n"
         f"{begin};\n"
         f"insert into public.effects values ({of_task['task']});\n"
         f"{complete} \\;\n"

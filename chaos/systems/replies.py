@@ -118,10 +118,12 @@ def _changes_something(connection: WorkerConnection, step: Any) -> bool:
         return True
     if what != "_execute_gen":
         return False
+    begun = connection.pgconn.transaction_status != TransactionStatus.IDLE
     if _in_a_slot():
-        # Only a cursor that puts the values into the text can send two statements as one message.
-        return isinstance(step.gi_frame.f_locals["self"], ClientCursor)
-    return connection.pgconn.transaction_status == TransactionStatus.IDLE
+        # Only a cursor that puts the values into the text can send two statements as one message:
+        # so does the one with the BEGIN.
+        return begun and isinstance(step.gi_frame.f_locals["self"], ClientCursor)
+    return not begun
 
 
 @contextmanager

@@ -9,7 +9,7 @@ from functools import partial
 
 from chaos.explore.clauses import actors as act
 from chaos.explore.clauses.setting import Act, hour, known, sql, take
-from chaos.explore.clauses.told import BEGAN
+from chaos.explore.clock import START
 from chaos.explore.scheduler_actors import KIND
 from chaos.explore.scheduler_programs import Known
 from scheduler.dispatch import declare_limits
@@ -111,14 +111,14 @@ def choices() -> Iterator[tuple[str, Known]]:
         [task(1, after="1 m"), *(task(n, after="5 m") for n in (2, 3, 4)), task(5, after="7 m")],
         [3, 4, 5],
         9,
-        floors=[Floor(KIND, 1, BEGAN + timedelta(minutes=5), 3)],
+        floors=[Floor(KIND, 1, START + timedelta(minutes=5), 3)],
     )
     yield choice(
         "above_a_floor",
         "what lies below a floor takes nobody's place",
         [task(1, after="1 m"), task(2, after="6 m"), task(3, after="5 m", priority=2)],
         [3],
-        floors=[Floor(KIND, 1, BEGAN + timedelta(minutes=6), 2)],
+        floors=[Floor(KIND, 1, START + timedelta(minutes=6), 2)],
     )
     yield choice(
         "own_floor",
@@ -131,9 +131,9 @@ def choices() -> Iterator[tuple[str, Known]]:
         9,
         kinds=(KIND, "other"),
         floors=[
-            Floor(KIND, 1, BEGAN + timedelta(minutes=3), 1),
-            Floor("other", 2, BEGAN + timedelta(minutes=3), 1),
-            Floor("third", 3, BEGAN + timedelta(minutes=3), 1),
+            Floor(KIND, 1, START + timedelta(minutes=3), 1),
+            Floor("other", 2, START + timedelta(minutes=3), 1),
+            Floor("third", 3, START + timedelta(minutes=3), 1),
         ],
     )
     yield choice(
