@@ -46,7 +46,7 @@ with served as materialized (
 ),
 level as materialized (
     select served.kind, served.room, each.priority,
-        coalesce(floor.next_run_at, timestamptz '-infinity') as from_time, coalesce(floor.id, 0) as from_id
+        coalesce(floor.next_run_at, timestamptz '-infinity') as from_time, floor.id as from_id
     from served
     cross join generate_series(0, 3) as each (priority)
     left join unnest(

@@ -42,6 +42,7 @@ from scheduler import (
 from scheduler.access import limit_source
 from scheduler.dispatch import claim, complete_and_claim, declare_limits
 from scheduler.finish import begin_attempt, complete_and_commit
+from scheduler.floors import Floor
 from scheduler.lease import Lease, Look, reclaim, second_look
 from scheduler.outcome import Outcome, describe
 from scheduler.schedules import plan_due
@@ -857,8 +858,9 @@ def test_the_rows_of_a_claim_whose_reply_was_lost_are_released_and_not_counted(
         limit: int,
         sent: float,
         limited: Sequence[str],
+        floors: Sequence[Floor],
     ) -> list[Attempt]:
-        attempts = claim(connection, owner, kinds, limit, sent, limited)
+        attempts = claim(connection, owner, kinds, limit, sent, limited, floors)
         if attempts:
             asked.append(limit)
         if attempts and len(lost) < 4:
@@ -1040,10 +1042,11 @@ def test_a_claim_whose_lease_is_over_by_the_workers_clock_when_it_arrives_is_giv
         limit: int,
         sent: float,
         limited: Sequence[str],
+        floors: Sequence[Floor],
     ) -> list[Attempt]:
         # As if this process had been stopped after it had looked at its clock.
         before = 0.0 if late else LEASE.total_seconds()
-        attempts = claim(connection, owner, kinds, limit, sent - before, limited)
+        attempts = claim(connection, owner, kinds, limit, sent - before, limited, floors)
         late.extend(attempt.task for attempt in attempts)
         return attempts
 
