@@ -22,6 +22,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime, timedelta
+from math import inf
 from typing import NamedTuple
 
 from psycopg import Connection
@@ -65,10 +66,11 @@ class Floors:
         """All there are; a level that has none is claimed from its start."""
         return list(self._floors.values())
 
-    def old(self) -> bool:
-        """Whether to look for what lies below them. An idle worker needs none."""
-        passed = self._monotonic() - self._looked
-        return self._claimed and passed >= self.age.total_seconds()
+    def old_in(self) -> float:
+        """In how many seconds to look for what lies below them. An idle worker need not."""
+        if not self._claimed:
+            return inf
+        return max(0.0, self._looked + self.age.total_seconds() - self._monotonic())
 
     def found(self, floors: Iterable[Floor]) -> None:
         """What a look has found, which holds from here on, and nothing else does."""

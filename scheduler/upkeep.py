@@ -76,14 +76,14 @@ class Upkeep:
 
     def due(self) -> bool:
         """Whether there is something to do, perhaps."""
+        return self.due_in() == 0
+
+    def due_in(self) -> float:
+        """The seconds until there is something to do, perhaps."""
         times = [self._next_reclaim, self._next_plan, self._next_partitions]
         if not self._pooled:
             times.append(self._next_replan)
-        return self._monotonic() >= min(times)
-
-    def due_in(self) -> float:
-        """The seconds until there is something to reclaim or to plan, perhaps."""
-        return max(0.0, min(self._next_reclaim, self._next_plan) - self._monotonic())
+        return max(0.0, min(times) - self._monotonic())
 
     def _add_partitions(self, connection: WorkerConnection) -> float:
         """Make the run log's next partitions; returns for how long that need not be looked at."""

@@ -342,7 +342,7 @@ class Worker:
             or self._doubtful
             or self._limited
             or self._upkeep.due()
-            or self._floors.old()
+            or self._floors.old_in() == 0
         )
         if self._unwritten and not apart:
             idle = self._write_and_claim(connection)
@@ -356,7 +356,8 @@ class Worker:
             # To see the end of the grace in time; at once if that need not be waited for.
             idle = self._tick if self._watchdog.count() else 0.0
         else:
-            idle = min(idle, self._upkeep.due_in(), self._give_back_late())
+            # A look and new plans, too, rather while nothing is due than when something comes.
+            idle = min(idle, self._upkeep.due_in(), self._floors.old_in(), self._give_back_late())
         if self._locked:
             idle = min(idle, self._locked_until - self._monotonic())
         return idle
@@ -388,7 +389,7 @@ class Worker:
 
     def _claim(self, connection: WorkerConnection) -> float:
         """Claim what there is room for; returns for how long there is nothing more to claim."""
-        if self._floors.old():
+        if self._floors.old_in() == 0:
             with self._bounded(connection):
                 self._floors.found(first_due(connection, self._leases, self._floors.age))
         ask = self._ask(ending=0)

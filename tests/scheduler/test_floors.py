@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime, timedelta
+from math import inf
 from threading import Event
 from time import monotonic
 
@@ -242,18 +243,19 @@ def test_floors_are_old_when_something_was_claimed_and_their_time_has_passed() -
     hand = Hand()
     floors = Floors(AGE, hand)
     hand.now += 60
-    assert not floors.old()
+    assert floors.old_in() == inf
     floors.claimed([])
-    assert not floors.old()
+    assert floors.old_in() == inf
     floors.claimed([attempt(1)])
-    assert floors.old()
+    assert floors.old_in() == 0
     floors.found([Floor("work", 1, START, 3)])
     assert floors.known() == [Floor("work", 1, START, 3)]
+    assert floors.old_in() == inf
+    hand.now += 0.125
     floors.claimed([attempt(3)])
-    hand.now += AGE.total_seconds() - 0.001
-    assert not floors.old()
-    hand.now += 0.001
-    assert floors.old()
+    assert floors.old_in() == 0.375
+    hand.now += 0.375
+    assert floors.old_in() == 0
     floors.found([])
     assert floors.known() == []
 
