@@ -146,7 +146,7 @@ def sustained_command(
     workers: Annotated[int, typer.Option(min=1, max=MOST_WORKERS)] = 2,
     tasks: Annotated[
         int, typer.Option(min=1, help="That are due, more than can be done in the time.")
-    ] = 1_000_000,
+    ] = 4_000_000,
     past: Annotated[
         int, typer.Option(min=1, help="Tasks that are over, and whose dead rows may stand.")
     ] = 1_000_000,

@@ -2,8 +2,11 @@
 
 One session claims from queues of different lengths in turn, so that all see the same machine. What
 is measured is the claim's call, with its round trip; the session does not wait for the disk
-(`synchronous_commit` off), since a flush costs the same whatever the queue's length is. Each repeat
-begins with a vacuum. Nothing is completed, and every claim must get all that it asked for.
+(`synchronous_commit` off), since a flush costs the same whatever the queue's length is. Otherwise
+it is a worker's session, which claims as a worker does: from its floors, that is from the second
+claim on behind the tasks that it has claimed; and a look for what lies below counts to the claim
+after it. Each repeat begins with a vacuum and without floors. Nothing is completed, and every claim
+must get all that it asked for.
 
 Beside the smallest number of due tasks there are, each in a queue of its own: tasks of high
 priority that are not due yet (`future`), tasks that are over (`finished`), and the dead rows of
@@ -33,12 +36,15 @@ from chaos.bench.turns import in_turn
 from chaos.cluster.postgres import Postgres, postgres
 from scheduler import Priority
 from scheduler.dispatch import claim, new_owner
+from scheduler.floors import Floors, first_due
+from scheduler.session import connect_worker
 
 DUE, FUTURE, FINISHED, DEAD = "due", "future", "finished", "dead"
 LONGEST = 30.0  # seconds of a repeat in one queue, if it has
 FEWEST = 10  # claims
 LEASES = {noop.KIND: timedelta(seconds=noop.LEASE_SECONDS)}
 LATER = timedelta(days=1)
+AGE = timedelta(seconds=0.5)  # as of a worker that polls every second
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,13 +119,17 @@ def claims_of(dsn: str, batch: int, claims: int) -> dict[str, float]:
     Raises WrongDrainError if a claim got less than it asked for.
     """
     took: list[float] = []
-    with psycopg.connect(dsn, autocommit=True) as connection:
+    floors = Floors(AGE, time.monotonic)
+    with connect_worker(dsn, "bench", LEASES[noop.KIND]) as connection:
         connection.execute("vacuum (analyze) scheduler.tasks")
         connection.execute("set synchronous_commit = off")
         last = time.perf_counter() + LONGEST
         while len(took) < claims and (len(took) < FEWEST or time.perf_counter() < last):
             began = time.perf_counter()
-            got = claim(connection, new_owner("bench"), LEASES, batch, 0.0)
+            if floors.old_in() == 0:
+                floors.found(first_due(connection, LEASES, floors.age))
+            got = claim(connection, new_owner("bench"), LEASES, batch, 0.0, floors=floors.known())
+            floors.claimed(got)
             took.append((time.perf_counter() - began) * 1000)
             if len(got) != batch:
                 raise WrongDrainError(f"a claim of {batch} got {len(got)} while more were due")
