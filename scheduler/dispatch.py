@@ -34,7 +34,7 @@ def claim(
     floors: Sequence[Floor] = (),
 ) -> list[Attempt]:
     """Claim at most `limit` due tasks of `kinds` (name to lease length) for `owner`, none of them
-    below these floors.
+    below these floors: whoever passes any must look for what lies there (`floors`).
 
     `sent` is the worker's monotonic clock read before this call: its belief counts from there.
     `limited` names the kinds with a limit on their leases; without it none of those is claimed.

@@ -12,7 +12,7 @@ from scheduler.lease import Lease, columns
 from scheduler.statements import duration, fetch, statement
 
 LONGEST_ERROR = 10_000
-_BEGIN = b"begin isolation level read committed;\n"
+BEGIN = b"begin isolation level read committed"
 
 
 def complete(connection: Connection, leases: Sequence[Lease]) -> set[int]:
@@ -23,7 +23,8 @@ def complete(connection: Connection, leases: Sequence[Lease]) -> set[int]:
 def begin_attempt(connection: Connection, lease: Lease, length: timedelta) -> None:
     """Begin the transaction that `complete_and_commit` is to end; limit and mark it.
 
-    In one message, for one round trip, so the values are put into its text.
+    In one message, for one round trip, so the values are put into its text. READ COMMITTED is said
+    here, since a pooler's session may have another default.
     """
     milliseconds = max(2, int(length.total_seconds() * 1000))
     values = {
@@ -31,8 +32,9 @@ def begin_attempt(connection: Connection, lease: Lease, length: timedelta) -> No
         "lock": f"{milliseconds // 2}ms",
         "mark": f"{lease.task}:{lease.owner}:{lease.token}",
     }
+    title, select = statement("begin_attempt").split(b"\n", 1)
     with ClientCursor(connection) as cursor:
-        cursor.execute(_BEGIN + statement("begin_attempt"), values)
+        cursor.execute(b"%b\n%b;\n%b" % (title, BEGIN, select), values)
 
 
 def complete_and_commit(connection: Connection, lease: Lease) -> None:

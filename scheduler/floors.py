@@ -1,21 +1,23 @@
-"""Where claims begin to look: behind what was claimed before.
+"""Where claims begin to look: past what earlier ones took.
 
-A claimed task leaves a dead entry in the index of due tasks, until vacuum has removed it, and that
-waits for the oldest transaction of the whole database. A claim that begins at the index's start
-passes all of them. So a worker remembers, for each kind and priority, the place of the least task
-of its last claim, and claims from there: its floor.
+A claimed task leaves a dead entry in the index of due tasks, until a scan may mark it or vacuum
+removes it, and both wait for the oldest transaction of the database. A claim that begins at the
+index's start passes all of them. So a worker keeps a floor for each level (one kind at one
+priority): the place of the earliest task of its last claim there, and claims from there.
 
-What lands below a floor is found otherwise, within a poll: tasks that were reclaimed or enqueued
-for a time in the past, or whose transaction took long to commit.
+A task may land below floors: one that was reclaimed, given back or requeued, is enqueued for a time
+in the past, was locked by somebody when it was passed, or whose transaction took long to commit. It
+is found within a poll, and as long as a look takes:
 
-- A busy worker asks for the least due task of all, twice a poll, and that is its floor from then
-  on. To find it costs what a claim without a floor costs, so the fleet shares it: first_due.sql.
-- A worker whose claim got nothing looks at all that waits (next_due.sql): if something is due, it
+- A busy worker looks for the earliest waiting task of each level, and has its floors there from
+  then on. That costs what a claim without a floor costs. So it is done for the whole fleet: what
+  one has found the others are told, for half a poll (find_floors.sql); and each keeps it for half a
+  poll. (With so many dead entries that a look takes longer, each looks for itself.)
+- A worker whose claim got nothing has next_due.sql look at all that waits: if something is due, it
   claims without floors.
-- Tasks that are due for less than BEHIND seconds are always looked at: most transactions commit
-  within that time. So in a queue that is nearly empty nothing lands below a floor.
 
-The idea of such a low-watermark is old; that it must not hide what lands below it is the hard part.
+A floor stays MARGIN behind the present, and most transactions commit within that time. So hardly
+anything lands below a floor of a queue that is nearly empty.
 """
 
 from __future__ import annotations
@@ -30,12 +32,12 @@ from psycopg import Connection
 from scheduler.lease import Attempt
 from scheduler.statements import duration, fetch
 
-BEHIND = timedelta(seconds=1)  # how far a floor stays behind the present
+MARGIN = timedelta(seconds=1)
 
 
 class Floor(NamedTuple):
-    """No task of the kind and priority that comes before this place, by due time and id, is
-    claimed."""
+    """A claim takes no task of this kind and priority that comes before this place, by due time and
+    then id; 0 as the id is before all that are due at that instant."""
 
     kind: str
     priority: int
@@ -43,66 +45,67 @@ class Floor(NamedTuple):
     task: int
 
 
-def first_due(connection: Connection, kinds: Iterable[str], age: timedelta) -> list[Floor]:
-    """The place of the least due task of each level of these kinds, as it was at most `age` ago."""
-    values = {"kinds": list(kinds), "age": duration(age), "behind": duration(BEHIND)}
-    return [Floor(*row) for row in fetch(connection, "first_due", values)]
+def find_floors(connection: Connection, kinds: Iterable[str], age: timedelta) -> list[Floor]:
+    """Where the earliest waiting task of each level of these kinds was, at most `age` ago."""
+    values = {"kinds": list(kinds), "age": duration(age), "margin": duration(MARGIN)}
+    return [Floor(*row) for row in fetch(connection, "find_floors", values)]
 
 
 class Floors:
     """Those of one worker. Not thread-safe: the dispatcher's own.
 
-    age: how old what they rest on may be.
+    age: how old a look may be when this worker is told of it, and for how long it is kept then.
     """
 
     def __init__(self, age: timedelta, monotonic: Callable[[], float]) -> None:
         self.age = age
         self._monotonic = monotonic
         self._floors: dict[tuple[str, int], Floor] = {}
-        self._claimed = False  # anything since the last look
+        self._idle = True  # the last claim got nothing
+        self._claimed_since = False  # the last look
         self._looked = monotonic()
 
     def known(self) -> list[Floor]:
-        """All there are; a level that has none is claimed from its start."""
+        """All there are; a level without one is claimed from its start."""
         return list(self._floors.values())
 
-    def old_in(self) -> float:
-        """In how many seconds to look for what lies below them. An idle worker need not."""
-        if not self._claimed:
-            return inf
-        return max(0.0, self._looked + self.age.total_seconds() - self._monotonic())
+    def old(self) -> bool:
+        """Whether to look before the next claim. Whoever is idle has next_due.sql look."""
+        return (self._claimed_since or not self._idle) and self._left() == 0
 
-    def found(self, floors: Iterable[Floor]) -> None:
-        """What a look has found, which holds from here on, and nothing else does."""
+    def look_in(self) -> float:
+        """In how many seconds to wake for a look, while there may be nothing else to do."""
+        return self._left() if self._claimed_since else inf
+
+    def replace(self, floors: Iterable[Floor]) -> None:
+        """Replace all by what a look has found."""
         self._floors = {(floor.kind, floor.priority): floor for floor in floors}
-        self._claimed = False
+        self._claimed_since = False
         self._looked = self._monotonic()
 
     def clear(self) -> None:
-        """Claim from the start again: something is due that claims did not find."""
+        """Forget all: the next claim begins at the start."""
         self._floors.clear()
 
     def claimed(self, attempts: Sequence[Attempt]) -> None:
-        """Raise the floors to the least of each level that a claim has taken.
+        """Raise the floors to the earliest of each level that a claim has taken.
 
-        What is below was claimed by others, or is being claimed: should that fail, a look finds it.
+        What comes before was taken by others, or they are claiming it, or it has landed since.
         """
-        least: dict[tuple[str, int], Attempt] = {}
+        earliest: dict[tuple[str, int], Attempt] = {}
         for attempt in attempts:
             level = attempt.kind, attempt.priority
-            if level not in least or _place(attempt) < _place(least[level]):
-                least[level] = attempt
-        for level, attempt in least.items():
-            if attempt.late >= BEHIND.total_seconds():
+            if level not in earliest or _place(attempt) < _place(earliest[level]):
+                earliest[level] = attempt
+        for level, attempt in earliest.items():
+            if attempt.late >= MARGIN.total_seconds():
                 self._floors[level] = Floor(*level, *_place(attempt))
-        self._claimed |= bool(attempts)
+        self._idle = not attempts
+        self._claimed_since |= bool(attempts)
 
-    def returned(self, attempt: Attempt) -> None:
-        """A task goes back to its place, which this worker is to find at once."""
-        level = attempt.kind, attempt.priority
-        floor = self._floors.get(level)
-        if floor is not None and _place(attempt) < (floor.due, floor.task):
-            self._floors[level] = Floor(*level, *_place(attempt))
+    def _left(self) -> float:
+        """The seconds until the last look is too old."""
+        return max(0.0, self._looked + self.age.total_seconds() - self._monotonic())
 
 
 def _place(attempt: Attempt) -> tuple[datetime, int]:

@@ -284,7 +284,7 @@ class Slots:
             # of it is ours to reset. It only has to be there.
             connection.execute("select")
         else:
-            connection.execute("discard all")
+            connection.execute("discard all")  # the role, too
 
     def _ended_by(self, attempt: Attempt, error: BaseException) -> Outcome:
         if isinstance(error, psycopg.Error) and error.sqlstate == LEASE_LOST:

@@ -55,10 +55,14 @@ class Numbered(NamedTuple):
     names: tuple[str, ...]
 
 
+def numbered(name: str) -> Numbered:
+    """`sql/<name>.sql` with its parameters numbered: once, since psycopg would rewrite a text of more
+    than 4,096 bytes at each call, and look shorter ones up in a cache each time."""
+    return _numbered(statement(name))
+
+
 @cache
-def numbered(text: bytes) -> Numbered:
-    """A text of `statement` with its parameters numbered: once, since psycopg would parse a text of
-    more than 4,096 bytes anew at each call, and take shorter ones apart to look for its reading."""
+def _numbered(text: bytes) -> Numbered:
     names = list(dict.fromkeys(name.decode() for name in _PARAMETER.findall(text)))
 
     def number(part: re.Match[bytes]) -> bytes:
@@ -71,9 +75,11 @@ def fetch(connection: Connection, name: str, values: Mapping[str, object]) -> li
     """Execute `sql/<name>.sql`; its rows are tuples, whatever row factory the caller's connection
     has: an application's is often `dict_row`, which would unpack into column names. In binary form,
     since psycopg cannot read times as text under every `DateStyle` that a session may have."""
-    text, names = numbered(statement(name))
+    text, names = numbered(name)
     with RawCursor(connection, row_factory=tuple_row) as cursor:
-        return cursor.execute(text, [values[one] for one in names], binary=True).fetchall()
+        return cursor.execute(
+            text, [values[parameter] for parameter in names], binary=True
+        ).fetchall()
 
 
 def duration(length: timedelta) -> str:

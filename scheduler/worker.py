@@ -36,7 +36,7 @@ from scheduler.dispatch import (
 )
 from scheduler.errors import DatabaseUnreachableError
 from scheduler.events import event, one_line
-from scheduler.floors import Floors, first_due
+from scheduler.floors import Floors, find_floors
 from scheduler.isolation import refuse_isolated_worker
 from scheduler.keeper import PAUSE, Keeper
 from scheduler.kinds import Registry
@@ -90,7 +90,8 @@ class Worker:
         490 at most; once one has waited for 250 ms all that wait are given back, and at once if it
         is the last attempt, which is not to be lost by waiting. Nothing in advance if a kind's
         tasks are tried only once, or a kind has a limit, whose places are not for what waits.
-    poll: how long an idle worker waits before it asks again.
+    poll: how long an idle worker waits before it asks again, and how soon a busy one sees a task
+        that comes to a place before those it is at, such as one that was reclaimed.
     reclaim_every: how often it looks for leases that expired, whoever held them.
     grace: how long handlers may go on after `stop`.
     give_up: how long the database may be away before `run` raises.
@@ -171,6 +172,7 @@ class Worker:
         self._locked_until = 0.0
         self._locked_wait = RETRY_LOCKED
         self._claim_bound = self._holds_at_most  # tasks that a claim asks for, at most
+        # Told when half a poll old, and kept for half a poll: what lies below is found in one.
         self._floors = Floors(poll / 2, monotonic)
         self._doubtful: dict[str, float] = {}  # owners of claims without a reply, until when to ask
         self._watchdog = Watchdog(self._tick, monotonic, observe)
@@ -335,14 +337,14 @@ class Worker:
             if broken is not None:
                 raise broken
         # Whoever stops claims nothing; what a lost claim took is given back before more is asked
-        # for; limited kinds need a transaction of their own; and upkeep comes before a claim, which
-        # then finds what was taken back and planned.
+        # for; limited kinds need a transaction of their own; upkeep comes before a claim, which
+        # then finds what was taken back and planned; and so does a look for what lies below floors.
         apart = (
             self._stopping
             or self._doubtful
             or self._limited
             or self._upkeep.due()
-            or self._floors.old_in() == 0
+            or self._floors.old()
         )
         if self._unwritten and not apart:
             idle = self._write_and_claim(connection)
@@ -356,8 +358,8 @@ class Worker:
             # To see the end of the grace in time; at once if that need not be waited for.
             idle = self._tick if self._watchdog.count() else 0.0
         else:
-            # A look and new plans, too, rather while nothing is due than when something comes.
-            idle = min(idle, self._upkeep.due_in(), self._floors.old_in(), self._give_back_late())
+            # Upkeep and looks come better now than when a task has just arrived.
+            idle = min(idle, self._upkeep.due_in(), self._floors.look_in(), self._give_back_late())
         if self._locked:
             idle = min(idle, self._locked_until - self._monotonic())
         return idle
@@ -389,9 +391,9 @@ class Worker:
 
     def _claim(self, connection: WorkerConnection) -> float:
         """Claim what there is room for; returns for how long there is nothing more to claim."""
-        if self._floors.old_in() == 0:
+        if self._floors.old():
             with self._bounded(connection):
-                self._floors.found(first_due(connection, self._leases, self._floors.age))
+                self._floors.replace(find_floors(connection, self._leases, self._floors.age))
         ask = self._ask(ending=0)
         if ask is None:
             return self._poll  # an attempt that ends wakes us
@@ -507,7 +509,7 @@ class Worker:
         if full:
             self._observe_limited(full)
         if due is not None and due <= 0 and self._floors.known():
-            self._floors.clear()  # it lies below them, or others are claiming it
+            self._floors.clear()  # it lies below, or others are claiming it
             return 0.0
         return self._poll if due is None else min(self._poll, max(due, SHORTEST_IDLE))
 
@@ -529,9 +531,6 @@ class Worker:
             self._unwritten, self._locked = self._unwritten + self._locked, []
         if not self._unwritten:
             return
-        for attempt, outcome in self._unwritten:
-            if outcome.what == "released":
-                self._floors.returned(attempt)
         with self._bounded(connection):
             locked = settle(connection, self._unwritten, self._watchdog, self._observe, complete)
         self._unwritten = []

@@ -36,7 +36,7 @@ from chaos.bench.turns import in_turn
 from chaos.cluster.postgres import Postgres, postgres
 from scheduler import Priority
 from scheduler.dispatch import claim, new_owner
-from scheduler.floors import Floors, first_due
+from scheduler.floors import Floors, find_floors
 from scheduler.session import connect_worker
 
 DUE, FUTURE, FINISHED, DEAD = "due", "future", "finished", "dead"
@@ -126,8 +126,8 @@ def claims_of(dsn: str, batch: int, claims: int) -> dict[str, float]:
         last = time.perf_counter() + LONGEST
         while len(took) < claims and (len(took) < FEWEST or time.perf_counter() < last):
             began = time.perf_counter()
-            if floors.old_in() == 0:
-                floors.found(first_due(connection, LEASES, floors.age))
+            if floors.old():
+                floors.replace(find_floors(connection, LEASES, floors.age))
             got = claim(connection, new_owner("bench"), LEASES, batch, 0.0, floors=floors.known())
             floors.claimed(got)
             took.append((time.perf_counter() - began) * 1000)

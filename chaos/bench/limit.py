@@ -5,7 +5,9 @@ worker does; or it claims and then completes, which are two statements and commi
 
 The statements are read from the scheduler's files at each run, so the limit is always that of the
 SQL that our workers run. pgbench keeps one row of a result, so the rows of a claim are gathered by
-an aggregate around it, and so is what a completion left over; nothing else is changed.
+an aggregate around it, and so is what a completion left over; nothing else is changed. Claims begin
+at the place of the earliest task of the last one, as a worker's do; a worker also looks twice a
+second for what lies below, which pgbench is spared.
 """
 
 from __future__ import annotations
@@ -98,11 +100,12 @@ def _variables(batch: int, *empty: str) -> dict[str, object]:
     }
 
 
-def floor_of(claimed: str) -> str:
-    """The place of the least task of these rows, from which the next claim begins to look, as a
-    worker's does; none if there are none."""
+def floor_columns(rows: str) -> str:
+    """The place of the earliest task of these rows, a FROM clause's: floor_times and floor_ids,
+    from which the next claim begins. Both are empty if there are no rows, and unnest makes nulls of
+    that: the claim begins at the start."""
     places = (
-        f"array(select {column} from {claimed} order by next_run_at, id limit 1) as floor_{name}"
+        f"array(select {column} from {rows} order by next_run_at, id limit 1) as floor_{name}"
         for name, column in (("times", "next_run_at"), ("ids", "id"))
     )
     return ", ".join(places)
@@ -132,7 +135,7 @@ def gathered_both(both: str) -> str:
         "select count(payload) as claimed, coalesce(array_agg(id), '{}') as tasks,"
         " coalesce(array_agg(token), '{}') as tokens, coalesce(array_agg(owner), '{}') as owners,"
         " array_agg(payload) as payloads,"
-        f" {floor_of('running where payload is not null')} from running"
+        f" {floor_columns('running where payload is not null')} from running"
     )
 
 
@@ -144,7 +147,7 @@ def gathered_claim(claim: str) -> str:
         " coalesce(array_agg(id), '{}') || :left_tasks::bigint[] as tasks,"
         " coalesce(array_agg(lease_token), '{}') || :left_tokens::bigint[] as tokens,"
         " array_fill(:owner::text, array[count(*)::integer]) || :left_owners::text[] as owners,"
-        f" array_agg(payload) as payloads, {floor_of('claimed')} from claimed"
+        f" array_agg(payload) as payloads, {floor_columns('claimed')} from claimed"
     )
 
 

@@ -6,9 +6,10 @@ all workers: pgbench has as many clients, and each claims as many tasks at once 
 both have the same number of sessions that write effects, and as many tasks a claim. With default
 settings that is the number of slots: what a worker claims in advance depends on its pace.
 
-pgbench's cycle: claim, and then for each task BEGIN, `begin_attempt.sql`, the insert of the effect,
-and in one message the completion (`complete_in_transaction.sql`) and its COMMIT, each with its
-values put into its text, as the worker sends the last. The claim is prepared, as the worker's is.
+pgbench's cycle: claim, and then for each task three messages: BEGIN with `begin_attempt.sql`, the
+insert of the effect, and the completion (`complete_in_transaction.sql`) with its COMMIT. Each has
+its values put into its text, as the worker sends the first and the last. The claim is prepared, as
+the worker's is.
 What a worker does besides: between two handlers its session forgets what the first may have set
 (`discard all`), and another session claims, renews and listens.
 
@@ -33,7 +34,7 @@ from chaos.bench.limit import (
     Cycle,
     Pgbench,
     find_pgbench,
-    floor_of,
+    floor_columns,
     gathered,
     plain,
     say_if_vain,
@@ -44,6 +45,7 @@ from chaos.bench.setting import DEFAULT, Setting
 from chaos.bench.tell import Tell
 from chaos.cluster.postgres import Postgres, postgres
 from scheduler import Priority
+from scheduler.finish import BEGIN
 
 _OWNER = "':owner'"  # pgbench puts the value inside the quotes
 _CLAIM = {
@@ -141,7 +143,7 @@ def cycle(batch: int) -> Cycle:
         )
         claim = gathered(plain("claim", _CLAIM.__getitem__), "update", "claimed") + (
             f"select count(*) as claimed, array_agg(payload) as payloads, {columns},"
-            f" {floor_of('claimed')} from claimed"
+            f" {floor_columns('claimed')} from claimed"
         )
         return (
             "\\if :prepared = 0\n"
@@ -165,7 +167,7 @@ def _attempt(number: int) -> str:
     complete = plain("complete_in_transaction", of_task.__getitem__)
     return (
         f"\\if :claimed >= {number}\n"
-        "begin isolation level read committed \\;\n"
+        f"{BEGIN.decode()} \\;\n"
         f"{begin};\n"
         f"insert into public.effects values ({of_task['task']});\n"
         f"{complete} \\;\n"

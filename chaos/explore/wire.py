@@ -67,13 +67,18 @@ _COMMENTS = re.compile(r"\s*--([^\n]*)\n?|\s*/\*.*?\*/", re.DOTALL)
 _WORD = re.compile(r"\s*([a-zA-Z]+)(?:\s+([a-zA-Z]+))?")
 
 
-@lru_cache(1024)
-def does(sql: str) -> Does:
-    """What a statement does to its transaction."""
+def _begin_of(sql: str) -> int:
+    """Where the first statement's text begins, after comments."""
     start = 0
     while comment := _COMMENTS.match(sql, start):
         start = comment.end()
-    words = _WORD.match(sql, start)
+    return start + len(sql[start:]) - len(sql[start:].lstrip())
+
+
+@lru_cache(1024)
+def does(sql: str) -> Does:
+    """What a statement does to its transaction."""
+    words = _WORD.match(sql, _begin_of(sql))
     if words is None:
         return "statement"
     first, second = words[1].lower(), (words[2] or "").lower()
@@ -95,6 +100,15 @@ _LAST_COMMITS = re.compile(r";\s*(commit|end)\s*;?\s*$", re.IGNORECASE)
 def commits_last(sql: str) -> bool:
     """Whether the last of several statements in one message is a COMMIT."""
     return _LAST_COMMITS.search(sql) is not None
+
+
+_BEGINS_FIRST = re.compile(r"(begin|start\s+transaction)\b[^;]*;\s*[^;\s]", re.IGNORECASE)
+
+
+@lru_cache(1024)
+def begins_first(sql: str) -> bool:
+    """Whether the first of several statements in one message is a BEGIN."""
+    return _BEGINS_FIRST.match(sql, _begin_of(sql)) is not None
 
 
 @lru_cache(1024)

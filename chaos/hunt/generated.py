@@ -43,6 +43,8 @@ CORE = (
     "next_due",
     "due_schedules",
 )
+# Statements that put others together: a mutant of a part is a mutant of these, too.
+MADE_OF: dict[str, tuple[str, ...]] = {"complete_and_claim": ("complete", "claim")}
 # What makes tasks, puts them back, ends them without a lease, and decides which may be made.
 FUNCTIONS = (
     "retry_delay",

@@ -21,7 +21,7 @@ TESTED: dict[str, tuple[str, ...]] = {
     "dead_letter_summaries": ("scheduler/test_dead_letter.py",),
     "dead_letters": _LETTERS,
     "delivery_failed": _HOOKS,
-    "first_due": ("scheduler/test_floors.py",),
+    "find_floors": ("scheduler/test_floors.py",),
     "hook_counts": _HOOKS,
     "kind_limits": _STATUS,
     "list_dead_letters": _LETTERS,
@@ -47,8 +47,6 @@ _ABOUT_THE_SERVER = (
     "what `scheduler doctor` asks of the server's own catalogues; tests/scheduler/test_doctor.py"
     " runs them all"
 )
-# Statements that are made of others, whose mutants they have, too.
-MADE_OF: dict[str, tuple[str, ...]] = {"complete_and_claim": ("complete", "claim")}
 # Why nobody hunts the mutants of a statement yet.
 NOT_YET: dict[str, str] = {
     "roles": "grants and a DO block, which are no statement that the parser reads",

@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any, Literal, TypeVar, get_args
 
 from chaos.history.journal import Journal
-from scheduler.statements import numbered, statement
+from scheduler.statements import numbered
 from scheduler.wire import WorkerConnection
 
 DIRECTORY = "moments"  # beside the journals
@@ -92,7 +92,7 @@ class Failpoints:
 def _moment(query: object) -> Moment | None:
     """The one that follows this statement, if any."""
     for name, moment in _STATEMENTS.items():
-        if query == numbered(statement(name)).text:
+        if query == numbered(name).text:
             return moment
     return None
 

@@ -120,8 +120,8 @@ def _changes_something(connection: WorkerConnection, step: Any) -> bool:
         return False
     begun = connection.pgconn.transaction_status != TransactionStatus.IDLE
     if _in_a_slot():
-        # Only a cursor that puts the values into the text can send two statements as one message:
-        # so does the one with the BEGIN.
+        # Only a cursor that puts the values into the text can send two statements as one message.
+        # One that finds no transaction begins it and changes nothing, the other ends it.
         return begun and isinstance(step.gi_frame.f_locals["self"], ClientCursor)
     return not begun
 

@@ -13,7 +13,7 @@ from psycopg.pq import TransactionStatus
 
 from chaos.mutants import Patch
 from chaos.variants.variant import Variant, mark
-from scheduler.statements import numbered, statement
+from scheduler.statements import numbered
 
 RETRIED = "a statement was run again after a serialization failure"
 _TRIES = 50  # of one statement; each failure means that another transaction has committed
@@ -31,7 +31,7 @@ def _at(level: str, genuine: type[RawCursor]) -> type[RawCursor]:
 
         def execute(self, query: Any, *arguments: Any, **named: Any) -> Self:
             if self.connection.info.transaction_status != TransactionStatus.IDLE:
-                if query == numbered(statement("lock_limits")).text:
+                if query == numbered("lock_limits").text:
                     super().execute("set transaction isolation level read committed")
                 super().execute(query, *arguments, **named)
                 return self

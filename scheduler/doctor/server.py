@@ -134,11 +134,13 @@ def worker_session(
 
 
 def autovacuum(connection: Connection) -> Finding:
-    """Claims pass all dead rows, so they have to be removed often."""
+    """Looks for what is due pass all dead rows, so they have to be removed often."""
     [(runs, enabled, share)] = fetch(connection, "doctor/autovacuum", {})
     if not runs or not enabled:
         where = "on scheduler.tasks" if runs else "on the server"
-        return Finding("fail", f"off {where}", "turn it on, or claims get slower without end")
+        return Finding(
+            "fail", f"off {where}", "turn it on, or looks for what is due get slower without end"
+        )
     if share > LARGEST_SHARE:
         return Finding(
             "warn",
@@ -152,7 +154,9 @@ def old_transactions(connection: Connection, older: timedelta = OLD) -> Finding:
     """Dead rows stay as long as any transaction is older than they are."""
     found = [text for (text,) in fetch(connection, "doctor/old_transactions", {"older": older})]
     if found:
-        return Finding("warn", some(found), "end them: claims slow down as dead rows pile up")
+        return Finding(
+            "warn", some(found), "end them: looks for what is due slow down as dead rows pile up"
+        )
     [(all_seen,)] = fetch(connection, "doctor/sees_all_sessions", {})
     if not all_seen:
         return Finding(

@@ -16,8 +16,9 @@
 -- taken. Under contention the shares may be a little off, never the limit; a level whose share was
 -- taken by others meanwhile gets its turn at the next claim.
 --
--- Of a level that has a floor nothing below it is read: what earlier claims took has dead entries there,
--- which vacuum may not have removed. What else may lie there, scheduler/floors.py says how it is found.
+-- Nothing below a level's floor is read: earlier claims left dead entries there that vacuum may not have
+-- removed. How a task that waits there is found is in scheduler/floors.py. (Where there is no floor the
+-- id is null, and never looked at, since no task is due at -infinity.)
 --
 -- A kind whose leases are limited is served only in a transaction that began with lock_limits.sql and
 -- got hold of its limit: then no other claim of the kind is under way, the leases counted here by a

@@ -9,6 +9,9 @@
 -- not hold up the completion of all else. Such a task is completed at a later call. Where no source has
 -- a cap this reads and writes nothing.
 --
+-- The update itself returns what the log needs: a join of two CTEs is planned without statistics, and for
+-- a large batch that was quadratic.
+--
 -- The log carries the token and owner of the writer, as it gave them, and not those of the row: were
 -- the fence ever broken, the log would show whose write it let through.
 with held as materialized (

@@ -81,10 +81,10 @@ grant update (outstanding) on table scheduler.sources to scheduler_worker;
 -- A claim locks the limit of a kind, and does not change it.
 grant select (kind, max_running) on table scheduler.kind_limits to scheduler_worker;
 grant update (lockable) on table scheduler.kind_limits to scheduler_worker;
--- Workers tell each other where the least due task is.
-grant select on table scheduler.first_due to scheduler_worker;
-grant insert on table scheduler.first_due to scheduler_worker;
-grant update (next_run_at, id, found_at) on table scheduler.first_due to scheduler_worker;
+-- Workers tell each other where the earliest waiting task is.
+grant select on table scheduler.claim_floors to scheduler_worker;
+grant insert on table scheduler.claim_floors to scheduler_worker;
+grant update (next_run_at, id, found_at) on table scheduler.claim_floors to scheduler_worker;
 grant execute on function scheduler.declare_limits to scheduler_worker;
 grant execute on function scheduler.priority_credit to scheduler_worker;
 grant execute on function scheduler.retry_delay to scheduler_worker;

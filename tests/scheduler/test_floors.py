@@ -16,7 +16,7 @@ from chaos.explore.clock import START
 from chaos.life.clock import Clock
 from scheduler import Attempt, Priority, Registry, enqueue, enqueue_many
 from scheduler.dispatch import claim, complete_and_claim
-from scheduler.floors import BEHIND, Floor, Floors, first_due
+from scheduler.floors import MARGIN, Floor, Floors, find_floors
 from scheduler.lease import Lease
 from tests.scheduler.working import LEASE, WORK, kind, put, running, statuses, take, worker
 from tests.waiting import wait_for
@@ -45,7 +45,7 @@ def attempt(
 
 def places(db: Connection, kinds: Sequence[str] = ("work",)) -> list[Floor]:
     """What a worker hears now."""
-    return sorted(first_due(db, kinds, AGE))
+    return sorted(find_floors(db, kinds, AGE))
 
 
 def waits(watching: Connection, whom: Connection) -> bool:
@@ -55,7 +55,7 @@ def waits(watching: Connection, whom: Connection) -> bool:
 
 
 def without_an_index(db: Connection) -> None:
-    """So that no order comes by itself."""
+    """So that rows come in no order unless the statement asks for one."""
     for way in ("indexscan", "indexonlyscan", "bitmapscan"):
         db.execute(f"set enable_{way} = off".encode())
 
@@ -74,10 +74,10 @@ def test_no_claim_takes_what_is_below_its_floor(db: Connection, clock: Clock) ->
     assert [attempt.task for attempt in take(db)] == [first]
 
 
-# What the least due task is.
+# Where the earliest waiting task is.
 
 
-def test_a_level_where_nothing_was_ever_due_has_no_place(db: Connection, clock: Clock) -> None:
+def test_a_level_where_nothing_ever_waited_has_no_place(db: Connection, clock: Clock) -> None:
     put(db)
     clock.advance(timedelta(seconds=5))
     assert [(floor.kind, floor.priority) for floor in places(db, ["work", "other"])] == [
@@ -85,9 +85,9 @@ def test_a_level_where_nothing_was_ever_due_has_no_place(db: Connection, clock: 
     ]
 
 
-def test_the_place_is_that_of_the_least_task_that_waits(db: Connection, clock: Clock) -> None:
+def test_the_place_is_that_of_the_earliest_task_that_waits(db: Connection, clock: Clock) -> None:
     early = clock.now - timedelta(hours=1)
-    first, second = put(db, 2)
+    first, _ = put(db, 2)
     before = enqueue(db, WORK, 0, run_at=early)
     high = enqueue(db, WORK, 0, run_at=early - SECOND, priority=Priority.HIGH)
     other = enqueue(db, OTHER, 0, run_at=early - SECOND)
@@ -103,22 +103,21 @@ def test_the_place_is_that_of_the_least_task_that_waits(db: Connection, clock: C
     clock.advance(AGE)
     assert places(db) == [
         Floor("work", 1, START, first),
-        Floor("work", 2, clock.now - BEHIND, 0),  # nothing waits there now
+        Floor("work", 2, clock.now - MARGIN, 0),  # nothing waits there now
     ]
-    assert second > first
 
 
 def test_no_place_is_later_than_a_moment_ago(db: Connection, clock: Clock) -> None:
-    (now,) = put(db)
+    (task,) = put(db)
     enqueue(db, OTHER, 0, delay=timedelta(hours=1))
     moment = clock.now
     assert places(db, ["work", "other"]) == [
-        Floor(name, 1, moment - BEHIND, 0) for name in ("other", "work")
+        Floor(name, 1, moment - MARGIN, 0) for name in ("other", "work")
     ]
-    clock.advance(BEHIND)
+    clock.advance(MARGIN)
     assert places(db) == [Floor("work", 1, moment, 0)]
     clock.advance(AGE)
-    assert places(db) == [Floor("work", 1, moment, now)]
+    assert places(db) == [Floor("work", 1, moment, task)]
 
 
 def test_what_one_worker_found_the_others_are_told_until_it_is_old(
@@ -139,7 +138,7 @@ def test_what_one_worker_found_the_others_are_told_until_it_is_old(
         found = places(db)
         assert found == [Floor("work", 1, early, below)]
     assert len(places(db, ["work", "other"])) == 2  # of the one it was told, the other it found
-    assert db.execute("select count(*) from scheduler.first_due").fetchone() == (2,)
+    assert db.execute("select count(*) from scheduler.claim_floors").fetchone() == (2,)
 
 
 def test_what_a_clock_wrote_that_was_ahead_is_not_believed(db: Connection, clock: Clock) -> None:
@@ -155,26 +154,6 @@ def test_what_a_clock_wrote_that_was_ahead_is_not_believed(db: Connection, clock
     assert places(db) == found  # which was told, too
 
 
-def test_an_older_look_does_not_overwrite_a_newer_one(
-    db: Connection, dsn: str, clock: Clock
-) -> None:
-    (task,) = put(db)
-    clock.advance(timedelta(minutes=1))
-    places(db)
-    clock.advance(timedelta(minutes=1))
-    early = START - timedelta(days=1)
-    with psycopg.connect(dsn) as other, ThreadPoolExecutor(1) as pool:
-        # What another worker has found, which has yet to commit when this one looks.
-        other.execute(
-            "update scheduler.first_due set next_run_at = %s, found_at = scheduler.now()", [early]
-        )
-        older = pool.submit(places, db)
-        wait_for(lambda: waits(other, db), "the older look to wait")
-        other.commit()
-        assert older.result(60) == [Floor("work", 1, START, task)]
-        assert other.execute("select next_run_at from scheduler.first_due").fetchone() == (early,)
-
-
 def test_looks_write_in_one_order_whichever_their_own_is(
     db: Connection, dsn: str, clock: Clock
 ) -> None:
@@ -185,7 +164,9 @@ def test_looks_write_in_one_order_whichever_their_own_is(
     assert len(places(db, ["work", "other"])) == 3
     clock.advance(timedelta(minutes=1))
     with psycopg.connect(dsn) as holder, ThreadPoolExecutor(1) as pool:
-        hold = "select from scheduler.first_due where kind = %s and priority = %s for update nowait"
+        hold = (
+            "select from scheduler.claim_floors where kind = %s and priority = %s for update nowait"
+        )
         holder.execute(hold, ["other", 1])
         look = pool.submit(places, db, ["work", "other"])
         wait_for(lambda: waits(holder, db), "the look to wait for the first row")
@@ -198,7 +179,7 @@ def test_looks_write_in_one_order_whichever_their_own_is(
 # What a worker remembers.
 
 
-def test_a_floor_is_the_least_task_of_its_level_in_the_last_claim() -> None:
+def test_a_floor_is_the_earliest_task_of_its_level_in_the_last_claim() -> None:
     floors = Floors(AGE, Hand())
     floors.claimed(
         [
@@ -227,37 +208,50 @@ def test_no_floor_rises_to_what_has_just_become_due() -> None:
     assert floors.known() == [Floor("work", 1, START, 1)]
 
 
-def test_what_is_given_back_lowers_the_floor() -> None:
-    floors = Floors(AGE, Hand())
-    floors.returned(attempt(1))
+def test_a_busy_worker_looks_before_a_claim_once_its_last_look_is_old() -> None:
+    hand = Hand()
+    floors = Floors(AGE, hand)
+    floors.claimed([attempt(1)])
+    assert not floors.old()
+    hand.now += 0.375
+    assert not floors.old()
+    hand.now += 0.125
+    assert floors.old()
+    floors.replace([Floor("work", 1, START, 3)])
+    assert floors.known() == [Floor("work", 1, START, 3)]
+    assert not floors.old()
+    hand.now += 60  # no room for a claim in all this time
+    assert floors.old()
+    floors.replace([])
     assert floors.known() == []
-    floors.claimed([attempt(5)])
-    floors.returned(attempt(6))
-    floors.returned(attempt(1, priority=2))
-    assert floors.known() == [Floor("work", 1, START, 5)]
-    floors.returned(attempt(4))
-    assert floors.known() == [Floor("work", 1, START, 4)]
 
 
-def test_floors_are_old_when_something_was_claimed_and_their_time_has_passed() -> None:
+def test_an_idle_worker_looks_only_for_what_it_has_claimed_since() -> None:
     hand = Hand()
     floors = Floors(AGE, hand)
     hand.now += 60
-    assert floors.old_in() == inf
+    assert not floors.old()
     floors.claimed([])
-    assert floors.old_in() == inf
+    assert not floors.old()
     floors.claimed([attempt(1)])
-    assert floors.old_in() == 0
-    floors.found([Floor("work", 1, START, 3)])
-    assert floors.known() == [Floor("work", 1, START, 3)]
-    assert floors.old_in() == inf
+    floors.claimed([])
+    assert floors.old()
+    floors.replace([])
+    hand.now += 60
+    assert not floors.old()
+
+
+def test_a_worker_wakes_for_a_look_only_after_it_has_claimed() -> None:
+    hand = Hand()
+    floors = Floors(AGE, hand)
+    assert floors.look_in() == inf
     hand.now += 0.125
     floors.claimed([attempt(3)])
-    assert floors.old_in() == 0.375
-    hand.now += 0.375
-    assert floors.old_in() == 0
-    floors.found([])
-    assert floors.known() == []
+    assert floors.look_in() == 0.375
+    hand.now += 60
+    assert floors.look_in() == 0
+    floors.replace([])
+    assert floors.look_in() == inf
 
 
 # A worker.

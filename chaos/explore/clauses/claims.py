@@ -107,14 +107,14 @@ def choices() -> Iterator[tuple[str, Known]]:
     )
     yield choice(
         "floor",
-        "a level is looked at from its floor on, and that is a place among equals",
+        "a level is looked at from its floor on; of tasks due at once the floor's id decides",
         [task(1, after="1 m"), *(task(n, after="5 m") for n in (2, 3, 4)), task(5, after="7 m")],
         [3, 4, 5],
         9,
         floors=[Floor(KIND, 1, START + timedelta(minutes=5), 3)],
     )
     yield choice(
-        "above_a_floor",
+        "below_a_floor",
         "what lies below a floor takes nobody's place",
         [task(1, after="1 m"), task(2, after="6 m"), task(3, after="5 m", priority=2)],
         [3],
@@ -122,7 +122,7 @@ def choices() -> Iterator[tuple[str, Known]]:
     )
     yield choice(
         "own_floor",
-        "a floor is one of a kind and a priority, whatever others there are",
+        "a floor holds for its own kind and priority only",
         [
             *(task(1 + level, after="2 m", priority=level) for level in range(4)),
             *(task(5 + level, after="2 m", priority=level, kind="other") for level in range(4)),

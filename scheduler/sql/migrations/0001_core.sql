@@ -100,8 +100,8 @@ create table scheduler.tasks (
         backoff_base >= 0.000001 and backoff_factor >= 1 and backoff_factor < 'Infinity'
         and backoff_cap >= backoff_base and backoff_cap <= 31536000 and backoff_jitter >= 0 and backoff_jitter <= 0.5)
 ) with (
-    -- Each task leaves three or four dead rows behind, in this table and its indexes, and every claim
-    -- passes them. The defaults wait for a fifth of the table, which with a million finished tasks
+    -- Each task leaves three or four dead rows behind, in this table and its indexes, and every look
+    -- at all that is due passes them. The defaults wait for a fifth of the table, which with a million finished tasks
     -- in it is 200,000 dead rows among the few that are due.
     autovacuum_vacuum_scale_factor = 0.01,
     autovacuum_vacuum_threshold = 500,
@@ -142,8 +142,8 @@ create table scheduler.kind_limits (
     lockable    boolean not null default true
 );
 
--- Where the least due task of a kind and priority was when some worker looked last: see first_due.sql.
-create table scheduler.first_due (
+-- Where the earliest waiting task of a kind and priority was when some worker looked: find_floors.sql.
+create table scheduler.claim_floors (
     kind        text not null,
     priority    smallint not null,
     next_run_at timestamptz not null,
@@ -151,7 +151,7 @@ create table scheduler.first_due (
     found_at    timestamptz not null,
 
     primary key (kind, priority)
-) with (fillfactor = 25); -- it changes twice a second, within its page as long as that has room
+) with (fillfactor = 25); -- a row changes twice a poll, within its page as long as that has room
 
 -- One row per finished attempt, written by the statement that ends the attempt, in its transaction:
 -- the log and the task cannot disagree, and a row's token says who wrote the task's change.

@@ -366,7 +366,7 @@ create function scheduler.cancel(ids bigint[], stated_source text default null)
     language sql security definer
     set search_path = pg_catalog, pg_temp as $$
 with mine as materialized (
-    select id, status, lease_token, lease_owner, attempts, claimed_at
+    select id, status as was, lease_token, lease_owner, attempts, claimed_at
     from scheduler.tasks
     where id = any(ids) and status in ('pending', 'running')
     order by id
@@ -398,7 +398,7 @@ logged as (
         task_id, lease_token, lease_owner, attempt, claimed_at, finished_at, outcome)
     select id, lease_token, lease_owner, attempts, claimed_at, scheduler.now(), 'cancelled'
     from done
-    where status = 'running'
+    where was = 'running'
 ),
 audited as (
     insert into scheduler.audit (at, action, source, role, tasks, first_task, last_task)
@@ -407,7 +407,7 @@ audited as (
     from done
     having count(*) > 0
 )
-select id, status from done
+select id, was from done
 $$;
 
 -- Put dead tasks back to work: due now, with all their attempts again; returns the task ids.

@@ -15,13 +15,14 @@ from chaos.hunt.functions import functions, replaced, standing
 from chaos.hunt.generated import (
     CORE,
     FUNCTIONS,
+    MADE_OF,
     generated,
     mutants,
     mutants_of_function,
     parsed,
     rendered,
 )
-from chaos.hunt.tested import MADE_OF, NOT_YET, TESTED
+from chaos.hunt.tested import NOT_YET, TESTED
 from chaos.mutants import MUTANTS, Edit, planted
 from scheduler.statements import SQL, statement
 
@@ -35,7 +36,7 @@ VALUES: dict[str, object] = {
     "floor_times": ["2026-01-01 00:00:00+00"],
     "floor_ids": [1],
     "age": "500 ms",
-    "behind": "1 s",
+    "margin": "1 s",
     "tasks": [1],
     "tokens": [1],
     "owners": ["a/1"],
