@@ -7,24 +7,23 @@ priority): the place of the earliest task of its last claim there, and claims fr
 
 A task may land below floors: one that was reclaimed, given back or requeued, is enqueued for a time
 in the past, was locked by somebody when it was passed, or whose transaction took long to commit. It
-is found within a poll, and as long as a look takes:
+is found within a poll, a second at most, and as long as a look takes:
 
-- A busy worker looks for the earliest waiting task of each level, and has its floors there from
-  then on. That costs what a claim without a floor costs. So it is done for the whole fleet: what
-  one has found the others are told, for half a poll (find_floors.sql); and each keeps it for half a
-  poll. (With so many dead entries that a look takes longer, each looks for itself.)
-- A worker whose claim got nothing has next_due.sql look at all that waits: if something is due, it
-  claims without floors.
+- A worker that has floors looks before a claim, if the last look is too old, for the earliest
+  waiting task of each level, and has its floors there. That costs what a claim without a floor
+  costs. So it is done for the whole fleet: what one has found the others are told, for half of that
+  time (find_floors.sql), and each keeps it for the other half. (With so many dead entries that a
+  look takes longer, each looks for itself.)
+- A claim that got nothing leaves no floor: the next begins at the start.
 
-A floor stays MARGIN behind the present, and most transactions commit within that time. So hardly
-anything lands below a floor of a queue that is nearly empty.
+A floor stays MARGIN behind the present, and most transactions commit within that time. So a queue
+whose tasks start at once has no floors, and an idle worker neither: they are for a backlog.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime, timedelta
-from math import inf
 from typing import NamedTuple
 
 from psycopg import Connection
@@ -33,6 +32,7 @@ from scheduler.lease import Attempt
 from scheduler.statements import duration, fetch
 
 MARGIN = timedelta(seconds=1)
+FOUND_WITHIN = timedelta(seconds=1)  # what lies below floors, if polls are not more frequent
 
 
 class Floor(NamedTuple):
@@ -57,12 +57,10 @@ class Floors:
     age: how old a look may be when this worker is told of it, and for how long it is kept then.
     """
 
-    def __init__(self, age: timedelta, monotonic: Callable[[], float]) -> None:
-        self.age = age
+    def __init__(self, poll: timedelta, monotonic: Callable[[], float]) -> None:
+        self.age = min(poll, FOUND_WITHIN) / 2
         self._monotonic = monotonic
         self._floors: dict[tuple[str, int], Floor] = {}
-        self._idle = True  # the last claim got nothing
-        self._claimed_since = False  # the last look
         self._looked = monotonic()
 
     def known(self) -> list[Floor]:
@@ -70,28 +68,28 @@ class Floors:
         return list(self._floors.values())
 
     def old(self) -> bool:
-        """Whether to look before the next claim. Whoever is idle has next_due.sql look."""
-        return (self._claimed_since or not self._idle) and self._left() == 0
+        """Whether to look before the next claim."""
+        passed = self._monotonic() - self._looked
+        return bool(self._floors) and passed >= self.age.total_seconds()
 
-    def look_in(self) -> float:
-        """In how many seconds to wake for a look, while there may be nothing else to do."""
-        return self._left() if self._claimed_since else inf
-
-    def replace(self, floors: Iterable[Floor]) -> None:
-        """Replace all by what a look has found."""
+    def replace(self, floors: Iterable[Floor], looked: float) -> None:
+        """Replace all by what a look has found, for which was asked at this time."""
         self._floors = {(floor.kind, floor.priority): floor for floor in floors}
-        self._claimed_since = False
-        self._looked = self._monotonic()
+        self._looked = looked
 
     def clear(self) -> None:
         """Forget all: the next claim begins at the start."""
         self._floors.clear()
 
-    def claimed(self, attempts: Sequence[Attempt]) -> None:
+    def claimed(self, attempts: Sequence[Attempt], sent: float) -> None:
         """Raise the floors to the earliest of each level that a claim has taken.
 
         What comes before was taken by others, or they are claiming it, or it has landed since.
         """
+        if not attempts:
+            self.clear()
+        elif not self._floors:
+            self._looked = sent  # that claim began at the start
         earliest: dict[tuple[str, int], Attempt] = {}
         for attempt in attempts:
             level = attempt.kind, attempt.priority
@@ -100,12 +98,6 @@ class Floors:
         for level, attempt in earliest.items():
             if attempt.late >= MARGIN.total_seconds():
                 self._floors[level] = Floor(*level, *_place(attempt))
-        self._idle = not attempts
-        self._claimed_since |= bool(attempts)
-
-    def _left(self) -> float:
-        """The seconds until the last look is too old."""
-        return max(0.0, self._looked + self.age.total_seconds() - self._monotonic())
 
 
 def _place(attempt: Attempt) -> tuple[datetime, int]:

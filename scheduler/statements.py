@@ -56,8 +56,8 @@ class Numbered(NamedTuple):
 
 
 def numbered(name: str) -> Numbered:
-    """`sql/<name>.sql` with its parameters numbered: once, since psycopg would rewrite a text of more
-    than 4,096 bytes at each call, and look shorter ones up in a cache each time."""
+    """`sql/<name>.sql` with its parameters numbered: once, since psycopg would rewrite a text of
+    more than 4,096 bytes at each call, and look shorter ones up in a cache each time."""
     return _numbered(statement(name))
 
 

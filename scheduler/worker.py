@@ -90,8 +90,7 @@ class Worker:
         490 at most; once one has waited for 250 ms all that wait are given back, and at once if it
         is the last attempt, which is not to be lost by waiting. Nothing in advance if a kind's
         tasks are tried only once, or a kind has a limit, whose places are not for what waits.
-    poll: how long an idle worker waits before it asks again, and how soon a busy one sees a task
-        that comes to a place before those it is at, such as one that was reclaimed.
+    poll: how long an idle worker waits before it asks again.
     reclaim_every: how often it looks for leases that expired, whoever held them.
     grace: how long handlers may go on after `stop`.
     give_up: how long the database may be away before `run` raises.
@@ -172,8 +171,7 @@ class Worker:
         self._locked_until = 0.0
         self._locked_wait = RETRY_LOCKED
         self._claim_bound = self._holds_at_most  # tasks that a claim asks for, at most
-        # Told when half a poll old, and kept for half a poll: what lies below is found in one.
-        self._floors = Floors(poll / 2, monotonic)
+        self._floors = Floors(poll, monotonic)
         self._doubtful: dict[str, float] = {}  # owners of claims without a reply, until when to ask
         self._watchdog = Watchdog(self._tick, monotonic, observe)
         self._upkeep = Upkeep(
@@ -358,8 +356,8 @@ class Worker:
             # To see the end of the grace in time; at once if that need not be waited for.
             idle = self._tick if self._watchdog.count() else 0.0
         else:
-            # Upkeep and looks come better now than when a task has just arrived.
-            idle = min(idle, self._upkeep.due_in(), self._floors.look_in(), self._give_back_late())
+            # Also for new plans, which come better now than when a task has just arrived.
+            idle = min(idle, self._upkeep.due_in(), self._give_back_late())
         if self._locked:
             idle = min(idle, self._locked_until - self._monotonic())
         return idle
@@ -392,8 +390,10 @@ class Worker:
     def _claim(self, connection: WorkerConnection) -> float:
         """Claim what there is room for; returns for how long there is nothing more to claim."""
         if self._floors.old():
+            looked = self._monotonic()
             with self._bounded(connection):
-                self._floors.replace(find_floors(connection, self._leases, self._floors.age))
+                floors = find_floors(connection, self._leases, self._floors.age)
+            self._floors.replace(floors, looked)
         ask = self._ask(ending=0)
         if ask is None:
             return self._poll  # an attempt that ends wakes us
@@ -470,7 +470,8 @@ class Worker:
         now = self._monotonic()
         in_time = [attempt for attempt in attempts if attempt.believed_until > now]
         self._watchdog.hold(in_time)
-        self._floors.claimed(attempts)
+        below = bool(self._floors.known())  # whether there may be some that this claim passed
+        self._floors.claimed(attempts, ask.sent)
         self._observe_claim(len(attempts), now - ask.sent)
         log_claim(attempts)
         for attempt in attempts:
@@ -508,8 +509,7 @@ class Worker:
             full = at_limit(connection, self._limited) if self._limited else []
         if full:
             self._observe_limited(full)
-        if due is not None and due <= 0 and self._floors.known():
-            self._floors.clear()  # it lies below, or others are claiming it
+        if due is not None and due <= 0 and below:
             return 0.0
         return self._poll if due is None else min(self._poll, max(due, SHORTEST_IDLE))
 

@@ -44,7 +44,7 @@ LONGEST = 30.0  # seconds of a repeat in one queue, if it has
 FEWEST = 10  # claims
 LEASES = {noop.KIND: timedelta(seconds=noop.LEASE_SECONDS)}
 LATER = timedelta(days=1)
-AGE = timedelta(seconds=0.5)  # as of a worker that polls every second
+POLL = timedelta(seconds=1)  # a worker's, unless told
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,18 +119,18 @@ def claims_of(dsn: str, batch: int, claims: int) -> dict[str, float]:
     Raises WrongDrainError if a claim got less than it asked for.
     """
     took: list[float] = []
-    floors = Floors(AGE, time.monotonic)
+    floors = Floors(POLL, time.monotonic)
     with connect_worker(dsn, "bench", LEASES[noop.KIND]) as connection:
         connection.execute("vacuum (analyze) scheduler.tasks")
         connection.execute("set synchronous_commit = off")
-        last = time.perf_counter() + LONGEST
-        while len(took) < claims and (len(took) < FEWEST or time.perf_counter() < last):
-            began = time.perf_counter()
+        last = time.monotonic() + LONGEST
+        while len(took) < claims and (len(took) < FEWEST or time.monotonic() < last):
+            began = time.monotonic()
             if floors.old():
-                floors.replace(find_floors(connection, LEASES, floors.age))
+                floors.replace(find_floors(connection, LEASES, floors.age), began)
             got = claim(connection, new_owner("bench"), LEASES, batch, 0.0, floors=floors.known())
-            floors.claimed(got)
-            took.append((time.perf_counter() - began) * 1000)
+            floors.claimed(got, began)
+            took.append((time.monotonic() - began) * 1000)
             if len(got) != batch:
                 raise WrongDrainError(f"a claim of {batch} got {len(got)} while more were due")
     return {

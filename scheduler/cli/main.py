@@ -141,7 +141,7 @@ def worker(
         str | None, typer.Option(help="Default: host, process id and a nonce.", show_default=False)
     ] = None,
     poll: Annotated[
-        float, typer.Option(metavar="SECONDS", help="Between looks at all that is due.")
+        float, typer.Option(metavar="SECONDS", help="Between questions when idle.")
     ] = 1.0,
     reclaim_every: Annotated[
         float, typer.Option(metavar="SECONDS", help="Between looks for expired leases.")

@@ -9,8 +9,8 @@
 -- time says. A time in the future is not fresh: after a failover this clock may be behind the one that
 -- wrote it.
 --
--- Rows are written in one order, so nobody waits in a ring; and a wait is for a statement that commits by
--- itself, even if its worker has been stopped.
+-- Nobody waits for a row that another has locked, be it for long: the floor is as good if it is not
+-- stored. Only the first look at a level may wait for another first look, which commits by itself.
 --
 -- No place is later than `margin` ago, so what becomes due from then on is above it, also if its
 -- transaction has yet to commit. A level where nothing ever waited has no row, and is claimed from its
@@ -26,7 +26,7 @@ with stored as materialized (
       on floor.kind = served.kind and floor.priority = each.priority
 ),
 found as materialized (
-    select stored.kind, stored.priority,
+    select stored.kind, stored.priority, stored.used,
         least(first.next_run_at, scheduler.now() - %(margin)s::interval) as next_run_at,
         case when first.next_run_at < scheduler.now() - %(margin)s::interval then first.id else 0 end
             as id
@@ -40,11 +40,26 @@ found as materialized (
     ) as first on true
     where not stored.fresh and (stored.used or first.id is not null)
 ),
-saved as (
+mine as materialized (
+    select found.kind, found.priority, found.next_run_at, found.id
+    from found
+    join scheduler.claim_floors as floor
+      on floor.kind = found.kind and floor.priority = found.priority
+    for update of floor skip locked
+),
+changed as (
+    update scheduler.claim_floors as floor
+    set next_run_at = mine.next_run_at, id = mine.id, found_at = scheduler.now()
+    from mine
+    where floor.kind = mine.kind and floor.priority = mine.priority
+),
+added as (
     insert into scheduler.claim_floors (kind, priority, next_run_at, id, found_at)
-    select kind, priority, next_run_at, id, scheduler.now() from found order by kind, priority
-    on conflict (kind, priority) do update
-    set next_run_at = excluded.next_run_at, id = excluded.id, found_at = excluded.found_at
+    select kind, priority, next_run_at, id, scheduler.now()
+    from found
+    where not used
+    order by kind, priority
+    on conflict (kind, priority) do nothing
 )
 select kind, priority, next_run_at, id from stored where fresh
 union all

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime, timedelta
-from math import inf
 from threading import Event
 from time import monotonic
 
 import psycopg
+import pytest
 from psycopg import Connection
 
 from chaos.explore.clock import START
@@ -23,6 +23,7 @@ from tests.waiting import wait_for
 
 OTHER = kind("other")
 AGE = timedelta(seconds=0.5)
+POLL = timedelta(seconds=0.5)
 SECOND = timedelta(seconds=1)
 
 
@@ -154,33 +155,42 @@ def test_what_a_clock_wrote_that_was_ahead_is_not_believed(db: Connection, clock
     assert places(db) == found  # which was told, too
 
 
-def test_looks_write_in_one_order_whichever_their_own_is(
+def test_nobody_waits_for_a_place_that_another_has_locked(
     db: Connection, dsn: str, clock: Clock
 ) -> None:
-    put(db)
+    (task,) = put(db)
     put(db, of=OTHER)
-    enqueue(db, OTHER, 0, priority=Priority.HIGH)
     clock.advance(timedelta(minutes=1))
-    assert len(places(db, ["work", "other"])) == 3
+    places(db, ["work", "other"])
+    early = START - timedelta(days=1)
+    below, below_other = (enqueue(db, of, 0, run_at=early) for of in (WORK, OTHER))
+    clock.advance(AGE)
+    found = [Floor("other", 1, early, below_other), Floor("work", 1, early, below)]
+    with psycopg.connect(dsn) as holder:
+        holder.execute("select from scheduler.claim_floors where kind = 'work' for update")
+        assert places(db, ["work", "other"]) == found
+    told = "select kind, id from scheduler.claim_floors order by kind"
+    assert db.execute(told).fetchall() == [("other", below_other), ("work", task)]
+
+
+def test_two_first_looks_at_once_store_one_place(db: Connection, dsn: str, clock: Clock) -> None:
+    (task,) = put(db)
     clock.advance(timedelta(minutes=1))
-    with psycopg.connect(dsn) as holder, ThreadPoolExecutor(1) as pool:
-        hold = (
-            "select from scheduler.claim_floors where kind = %s and priority = %s for update nowait"
-        )
-        holder.execute(hold, ["other", 1])
-        look = pool.submit(places, db, ["work", "other"])
-        wait_for(lambda: waits(holder, db), "the look to wait for the first row")
-        for later in (("other", 2), ("work", 1)):  # it has none of these yet
-            holder.execute(hold, later)
-        holder.rollback()
-        assert len(look.result(60)) == 3
+    place = [Floor("work", 1, START, task)]
+    with psycopg.connect(dsn) as other, ThreadPoolExecutor(1) as pool:
+        assert places(other) == place
+        second = pool.submit(places, db)
+        wait_for(lambda: waits(other, db), "the second to wait for the first")
+        other.commit()
+        assert second.result(60) == place
+    assert db.execute("select id from scheduler.claim_floors").fetchall() == [(task,)]
 
 
 # What a worker remembers.
 
 
 def test_a_floor_is_the_earliest_task_of_its_level_in_the_last_claim() -> None:
-    floors = Floors(AGE, Hand())
+    floors = Floors(POLL, Hand())
     floors.claimed(
         [
             attempt(9, START + SECOND),
@@ -188,70 +198,63 @@ def test_a_floor_is_the_earliest_task_of_its_level_in_the_last_claim() -> None:
             attempt(8),
             attempt(3, START + SECOND, priority=2),
             attempt(4, START + SECOND, of="other"),
-        ]
+        ],
+        0.0,
     )
     assert sorted(floors.known()) == [
         Floor("other", 1, START + SECOND, 4),
         Floor("work", 1, START, 7),
         Floor("work", 2, START + SECOND, 3),
     ]
-    floors.claimed([attempt(11, START + SECOND)])
+    floors.claimed([attempt(11, START + SECOND)], 0.0)
     assert Floor("work", 1, START + SECOND, 11) in floors.known()
+    assert Floor("work", 2, START + SECOND, 3) in floors.known()
 
 
 def test_no_floor_rises_to_what_has_just_become_due() -> None:
-    floors = Floors(AGE, Hand())
-    floors.claimed([attempt(1, late=0.999), attempt(2, START + SECOND, late=0.5)])
+    floors = Floors(POLL, Hand())
+    floors.claimed([attempt(1, late=0.999), attempt(2, START + SECOND, late=0.5)], 0.0)
     assert floors.known() == []
-    floors.claimed([attempt(1, late=1.0)])
-    floors.claimed([attempt(2, START + SECOND, late=0.999)])
+    floors.claimed([attempt(1, late=1.0)], 0.0)
+    floors.claimed([attempt(2, START + SECOND, late=0.999)], 0.0)
     assert floors.known() == [Floor("work", 1, START, 1)]
 
 
-def test_a_busy_worker_looks_before_a_claim_once_its_last_look_is_old() -> None:
-    hand = Hand()
-    floors = Floors(AGE, hand)
-    floors.claimed([attempt(1)])
-    assert not floors.old()
-    hand.now += 0.375
-    assert not floors.old()
-    hand.now += 0.125
-    assert floors.old()
-    floors.replace([Floor("work", 1, START, 3)])
-    assert floors.known() == [Floor("work", 1, START, 3)]
-    assert not floors.old()
-    hand.now += 60  # no room for a claim in all this time
-    assert floors.old()
-    floors.replace([])
+def test_a_claim_in_vain_leaves_no_floor() -> None:
+    floors = Floors(POLL, Hand())
+    floors.claimed([attempt(1)], 0.0)
+    floors.claimed([], 0.0)
     assert floors.known() == []
 
 
-def test_an_idle_worker_looks_only_for_what_it_has_claimed_since() -> None:
+@pytest.mark.parametrize(("poll", "age"), [(POLL, 0.25), (SECOND, 0.5), (timedelta(hours=1), 0.5)])
+def test_a_worker_looks_before_a_claim_once_its_last_look_is_half_a_poll_old(
+    poll: timedelta, age: float
+) -> None:
     hand = Hand()
-    floors = Floors(AGE, hand)
+    floors = Floors(poll, hand)
+    assert floors.age == timedelta(seconds=age)
     hand.now += 60
-    assert not floors.old()
-    floors.claimed([])
-    assert not floors.old()
-    floors.claimed([attempt(1)])
-    floors.claimed([])
-    assert floors.old()
-    floors.replace([])
-    hand.now += 60
-    assert not floors.old()
-
-
-def test_a_worker_wakes_for_a_look_only_after_it_has_claimed() -> None:
-    hand = Hand()
-    floors = Floors(AGE, hand)
-    assert floors.look_in() == inf
+    assert not floors.old()  # there are none: a claim from the start is as good as a look
+    began = hand.now
     hand.now += 0.125
-    floors.claimed([attempt(3)])
-    assert floors.look_in() == 0.375
+    floors.claimed([attempt(1)], began)
+    hand.now = began + age - 0.0625
+    floors.claimed([attempt(2)], hand.now)
+    assert not floors.old()
+    hand.now = began + age
+    assert floors.old()
+    asked = hand.now
+    hand.now += 0.125
+    floors.replace([Floor("work", 1, START, 3)], asked)
+    assert floors.known() == [Floor("work", 1, START, 3)]
+    hand.now = asked + age - 0.0625
+    assert not floors.old()
+    hand.now += 60  # in which there was no room for a claim
+    assert floors.old()
+    floors.replace([], hand.now)
     hand.now += 60
-    assert floors.look_in() == 0
-    floors.replace([])
-    assert floors.look_in() == inf
+    assert not floors.old()
 
 
 # A worker.
@@ -284,6 +287,32 @@ def test_a_busy_worker_finds_within_a_poll_what_became_due_before_all_that_waits
         # Three seconds of work were left when it landed, and half a second is what it may take.
         assert len(ran) < 200
         wait_for(lambda: statuses(db) == {"completed": 301}, "the rest")
+
+
+def test_a_worker_whose_slots_were_full_looks_before_it_claims_again(
+    db: Connection, dsn: str
+) -> None:
+    registry = Registry()
+    ran: list[int] = []
+    landed = Event()
+
+    @registry.kind("work", int, lease=LEASE)
+    def run(attempt: Attempt, payload: int) -> None:
+        ran.append(payload)
+        if payload == 2:
+            landed.wait(60)
+            over = monotonic() + 0.1  # five polls
+            while monotonic() < over:
+                pass
+
+    [(now,)] = db.execute("select scheduler.now()").fetchall()
+    enqueue_many(db, run, [1, 2, 3, 4], run_at=now - SECOND * 60)
+    with running(worker(registry, dsn, slots=1, prefetch=0)):
+        wait_for(lambda: 2 in ran, "the only slot to be taken")
+        enqueue(db, run, -1, run_at=now - SECOND * 120)
+        landed.set()
+        wait_for(lambda: statuses(db) == {"completed": 5}, "the rest")
+    assert ran == [1, 2, -1, 3, 4]
 
 
 def test_an_idle_worker_finds_at_once_what_is_below_its_floors(db: Connection, dsn: str) -> None:
