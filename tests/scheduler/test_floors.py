@@ -18,7 +18,7 @@ from scheduler import Attempt, Priority, Registry, enqueue, enqueue_many
 from scheduler.dispatch import claim, complete_and_claim
 from scheduler.floors import MARGIN, Floor, Floors, find_floors
 from scheduler.lease import Lease
-from tests.scheduler.working import LEASE, WORK, kind, put, running, statuses, take, worker
+from tests.scheduler.working import LEASE, QUICK, WORK, kind, put, running, statuses, take, worker
 from tests.waiting import wait_for
 
 OTHER = kind("other")
@@ -155,22 +155,51 @@ def test_what_a_clock_wrote_that_was_ahead_is_not_believed(db: Connection, clock
     assert places(db) == found  # which was told, too
 
 
-def test_nobody_waits_for_a_place_that_another_has_locked(
+def test_nobody_waits_for_a_place_that_another_is_changing(
     db: Connection, dsn: str, clock: Clock
 ) -> None:
-    (task,) = put(db)
-    put(db, of=OTHER)
+    def puts(due: datetime) -> list[int]:
+        priorities = (Priority.NORMAL, Priority.HIGH)
+        return [enqueue(db, WORK, 0, run_at=due, priority=level) for level in priorities]
+
+    (normal, _) = puts(START)
     clock.advance(timedelta(minutes=1))
-    places(db, ["work", "other"])
+    places(db)
     early = START - timedelta(days=1)
-    below, below_other = (enqueue(db, of, 0, run_at=early) for of in (WORK, OTHER))
+    before, high = puts(early)
     clock.advance(AGE)
-    found = [Floor("other", 1, early, below_other), Floor("work", 1, early, below)]
     with psycopg.connect(dsn) as holder:
-        holder.execute("select from scheduler.claim_floors where kind = 'work' for update")
-        assert places(db, ["work", "other"]) == found
-    told = "select kind, id from scheduler.claim_floors order by kind"
-    assert db.execute(told).fetchall() == [("other", below_other), ("work", task)]
+        holder.execute("update scheduler.claim_floors set id = id where priority = 1")
+        db.execute("set lock_timeout = '5s'")
+        assert places(db) == [Floor("work", 1, early, before), Floor("work", 2, early, high)]
+    stored = "select priority, id from scheduler.claim_floors order by priority"
+    assert db.execute(stored).fetchall() == [(1, normal), (2, high)]
+    places(db)
+    assert db.execute(stored).fetchall() == [(1, before), (2, high)]
+
+
+def test_first_looks_store_in_one_order_whichever_their_kinds_are_in(
+    db: Connection, dsn: str, clock: Clock
+) -> None:
+    for of, priority in ((WORK, 1), (OTHER, 1), (OTHER, 2)):
+        enqueue(db, of, 0, priority=Priority(priority))
+    clock.advance(timedelta(minutes=1))
+    with psycopg.connect(dsn) as holder, ThreadPoolExecutor(1) as pool:
+
+        def stores(kind: str, priority: int) -> None:
+            holder.execute(
+                "insert into scheduler.claim_floors values (%s, %s, now(), 0, now())",
+                [kind, priority],
+            )
+
+        holder.execute("set lock_timeout = '5s'")
+        stores("other", 1)
+        look = pool.submit(places, db, ["work", "other"])
+        wait_for(lambda: waits(holder, db), "the look to wait for the first level")
+        stores("other", 2)  # it has none of these yet
+        stores("work", 1)
+        holder.rollback()
+        assert len(look.result(60)) == 3
 
 
 def test_two_first_looks_at_once_store_one_place(db: Connection, dsn: str, clock: Clock) -> None:
@@ -289,8 +318,9 @@ def test_a_busy_worker_finds_within_a_poll_what_became_due_before_all_that_waits
         wait_for(lambda: statuses(db) == {"completed": 301}, "the rest")
 
 
+@pytest.mark.parametrize(("poll", "lasts"), [(QUICK, 0.1), (timedelta(minutes=1), 0.6)])
 def test_a_worker_whose_slots_were_full_looks_before_it_claims_again(
-    db: Connection, dsn: str
+    db: Connection, dsn: str, poll: timedelta, lasts: float
 ) -> None:
     registry = Registry()
     ran: list[int] = []
@@ -301,13 +331,14 @@ def test_a_worker_whose_slots_were_full_looks_before_it_claims_again(
         ran.append(payload)
         if payload == 2:
             landed.wait(60)
-            over = monotonic() + 0.1  # five polls
+            over = monotonic() + lasts  # until the last look is too old
             while monotonic() < over:
                 pass
 
     [(now,)] = db.execute("select scheduler.now()").fetchall()
     enqueue_many(db, run, [1, 2, 3, 4], run_at=now - SECOND * 60)
-    with running(worker(registry, dsn, slots=1, prefetch=0)):
+    minute = timedelta(minutes=1)  # no upkeep, which would have it look, too
+    with running(worker(registry, dsn, slots=1, prefetch=0, poll=poll, reclaim_every=minute)):
         wait_for(lambda: 2 in ran, "the only slot to be taken")
         enqueue(db, run, -1, run_at=now - SECOND * 120)
         landed.set()
