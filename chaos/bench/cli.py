@@ -28,6 +28,7 @@ from chaos.bench import (
     enqueue,
     growth,
     latency,
+    markdown,
     profile,
     schedules,
     startup,
@@ -309,6 +310,7 @@ def _statements(profiles: list[profile.Profile], tasks: int) -> Table:
 @app.command("targets")
 def targets_command(
     paths: Annotated[list[Path], typer.Argument(metavar="RESULT.json...")],
+    out: Annotated[Path | None, typer.Option(help="A Markdown file that gets them, too.")] = None,
 ) -> None:
     """Targets, what these results say of them, and which results are missing.
 
@@ -319,16 +321,20 @@ def targets_command(
     except ResultError as error:
         end(str(error), USAGE)
     found = targets.rows(loaded)
-    out = results(WIDE)
-    out.print(_targets(found))
+    shown = _targets(found)
+    if out is not None:
+        out.parent.mkdir(parents=True, exist_ok=True)
+        out.write_text(markdown.targets_page(_command(), shown, loaded))
+    console = results(WIDE)
+    console.print(shown)
     for path, result in zip(paths, loaded, strict=True):
         load_before = result.machine.get("load_before", "unknown")
         repeats = max(one.repeat for one in result.measurements)
-        out.print(f"{path}: {result.began}, {repeats} repeats, load {load_before} before it")
+        console.print(f"{path}: {result.began}, {repeats} repeats, load {load_before} before it")
         for note in result.notes:
-            out.print(f"  note: {note}", style="yellow", markup=False)
+            console.print(f"  note: {note}", style="yellow", markup=False)
     for command in targets.missing(loaded):
-        out.print(f"missing: {command}", style="yellow", markup=False)
+        console.print(f"missing: {command}", style="yellow", markup=False)
     verdicts = {row.verdict for row in found}
     if targets.NOT_HELD in verdicts:
         raise typer.Exit(EXIT_CODES["fail"])
@@ -456,6 +462,7 @@ def _show(result: Result, page: Callable[[Result], str], as_json_: bool, out: Pa
     directory = new_directory(out or Path("reports"), f"bench-{result.bench}")
     save(result, directory / "result.json")
     (directory / "page.html").write_text(page(result))
+    (directory / "page.md").write_text(markdown.page(result))
     if as_json_:
         sys.stdout.write(as_json(result) + "\n")
         return
