@@ -22,13 +22,16 @@ create table scheduler.kind_sources (
     primary key (kind, source)
 );
 
+create domain scheduler.audited_action as text
+    constraint action_is_known check (value in (
+        'enqueue', 'cancel', 'requeue', 'discard', 'limit', 'cap', 'restrict', 'declare',
+        'undeclare', 'pause', 'resume', 'run-now', 'create-token', 'revoke-token',
+        'add-hook', 'forget-hook', 'refuse'));
+
 create table scheduler.audit (
     id         bigint generated always as identity primary key,
     at         timestamptz not null,
-    action     text not null check (action in (
-        'enqueue', 'cancel', 'requeue', 'discard', 'limit', 'cap', 'restrict', 'declare',
-        'undeclare', 'pause', 'resume', 'run-now', 'create-token', 'revoke-token',
-        'add-hook', 'forget-hook', 'refuse')),
+    action     scheduler.audited_action not null,
     source     text not null, -- for 'cap' the source that is capped
     role       text not null,
     kind       text,

@@ -7,15 +7,15 @@
 create table scheduler.schedules (
     name           text primary key,
     application    text not null,
-    kind           text not null,
-    queue          text not null,
-    priority       smallint not null,
+    kind           scheduler.kind_name not null,
+    queue          scheduler.queue_name not null,
+    priority       scheduler.priority_level not null,
     payload        jsonb not null,
     max_attempts   integer not null,
-    backoff_base   double precision not null,
-    backoff_factor double precision not null,
-    backoff_cap    double precision not null,
-    backoff_jitter double precision not null,
+    backoff_base   scheduler.backoff_seconds not null,
+    backoff_factor scheduler.backoff_factor not null,
+    backoff_cap    scheduler.backoff_seconds not null,
+    backoff_jitter scheduler.backoff_jitter not null,
     rule           text not null,
     timezone       text not null,
     missed         text not null,
@@ -24,7 +24,7 @@ create table scheduler.schedules (
     paused         boolean not null default false, -- by an operator
     -- The due times from here on are yet to be dealt with. Often the first of them itself; after a
     -- declaration or a resumption simply that moment, so that nothing earlier is caught up.
-    next_at        timestamptz not null,
+    next_at        scheduler.readable_time not null,
     source         text not null default session_user,
     created_at     timestamptz not null,
     changed_at     timestamptz not null,
@@ -35,17 +35,10 @@ create table scheduler.schedules (
     constraint timezone_is_short check (length(timezone) between 1 and 100),
     constraint missed_is_known check (missed in ('skip', 'once', 'all')),
     constraint on_dead_is_known check (on_dead in ('stop', 'continue')),
-    constraint next_is_readable check (
-        next_at >= timestamptz '1900-01-01 00:00:00+00'
-        and next_at < timestamptz '9000-01-01 00:00:00+00'),
-    -- As on scheduler.tasks: an occurrence that those refuse would abort the planning of all others.
-    constraint kind_is_short check (length(kind) between 1 and 100),
-    constraint queue_is_short check (length(queue) between 1 and 100),
-    constraint priority_is_a_level check (priority between 0 and 3),
+    -- As on scheduler.tasks, like the columns' types: an occurrence that those refuse would abort the
+    -- planning of all others.
     constraint has_attempts check (max_attempts >= 1),
-    constraint backoff_is_bounded check (
-        backoff_base >= 0.000001 and backoff_factor >= 1 and backoff_factor < 'Infinity'
-        and backoff_cap >= backoff_base and backoff_cap <= 31536000 and backoff_jitter >= 0 and backoff_jitter <= 0.5)
+    constraint backoff_is_bounded check (backoff_cap >= backoff_base)
 );
 
 create index schedules_next on scheduler.schedules (next_at, name) where declared and not paused;
