@@ -158,24 +158,36 @@ def test_what_a_clock_wrote_that_was_ahead_is_not_believed(db: Connection, clock
 def test_nobody_waits_for_a_place_that_another_is_changing(
     db: Connection, dsn: str, clock: Clock
 ) -> None:
-    def puts(due: datetime) -> list[int]:
-        priorities = (Priority.NORMAL, Priority.HIGH)
-        return [enqueue(db, WORK, 0, run_at=due, priority=level) for level in priorities]
+    levels = [("other", 1), ("work", 1), ("work", 2)]
 
-    (normal, _) = puts(START)
+    def puts(due: datetime) -> list[int]:
+        kinds = {"other": OTHER, "work": WORK}
+        return [
+            enqueue(db, kinds[name], 0, run_at=due, priority=Priority(priority))
+            for name, priority in levels
+        ]
+
+    def stored() -> list[tuple[str, int, int]]:
+        rows = db.execute("select kind, priority, id from scheduler.claim_floors order by 1, 2")
+        return rows.fetchall()
+
+    first = puts(START)
     clock.advance(timedelta(minutes=1))
-    places(db)
+    places(db, ["work", "other"])
+    assert stored() == [(*level, task) for level, task in zip(levels, first, strict=True)]
     early = START - timedelta(days=1)
-    before, high = puts(early)
+    second = puts(early)
     clock.advance(AGE)
+    change = "update scheduler.claim_floors set id = id where kind = 'work' and priority = 1"
     with psycopg.connect(dsn) as holder:
-        holder.execute("update scheduler.claim_floors set id = id where priority = 1")
+        holder.execute(change)
         db.execute("set lock_timeout = '5s'")
-        assert places(db) == [Floor("work", 1, early, before), Floor("work", 2, early, high)]
-    stored = "select priority, id from scheduler.claim_floors order by priority"
-    assert db.execute(stored).fetchall() == [(1, normal), (2, high)]
-    places(db)
-    assert db.execute(stored).fetchall() == [(1, before), (2, high)]
+        assert places(db, ["work", "other"]) == [
+            Floor(*level, early, task) for level, task in zip(levels, second, strict=True)
+        ]
+    assert [task for _, _, task in stored()] == [second[0], first[1], second[2]]
+    places(db, ["work", "other"])
+    assert [task for _, _, task in stored()] == second
 
 
 def test_first_looks_store_in_one_order_whichever_their_kinds_are_in(

@@ -54,6 +54,9 @@ def stand(
     )
 
 
+MANY = [f"z{number}" for number in range(8)]  # which no hash puts in order by chance
+
+
 @pytest.fixture(params=["indexscan indexonlyscan bitmapscan", "sort"], ids=["no index", "no sort"])
 def plans(request: pytest.FixtureRequest, db: Connection) -> None:
     """What order rows have is to be asked for: none comes from an index, or from what they are
@@ -72,11 +75,14 @@ def test_tasks_are_counted_by_kind_and_status_with_the_wait_of_the_oldest_due(
     stand(db, "later", "running", -2 * DAY)
     stand(db, "later", "pending", DAY)
     stand(db, "just", "pending")
+    for kind in MANY:
+        stand(db, kind, "pending")
     assert counts(db) == [
         Count("just", "pending", 1, 0),
         Count("late", "pending", 3, 3 * 86_400),
         Count("later", "pending", 1, None),
         Count("later", "running", 1, None),
+        *(Count(kind, "pending", 1, 0) for kind in MANY),
     ]
 
 
@@ -98,6 +104,8 @@ def test_live_tasks_are_counted_by_kind_with_the_oldest_of_each(
     stand(db, "just", "dead")
     stand(db, "dies", "dead", count=2)
     stand(db, "b", "dead")
+    for kind in MANY:
+        stand(db, kind, "pending")
     found = [
         (it.kind, it.pending, it.due, it.running, it.expired, it.dead) for it in live_counts(db)
     ]
@@ -107,6 +115,7 @@ def test_live_tasks_are_counted_by_kind_with_the_oldest_of_each(
         ("dies", 0, 0, 0, 0, 2),
         ("just", 1, 1, 0, 0, 1),
         ("runs", 0, 0, 2, 1, 0),
+        *((kind, 1, 1, 0, 0, 0) for kind in MANY),
     ]
     ages = {
         it.kind: (it.oldest_due_seconds, it.oldest_running_seconds)
