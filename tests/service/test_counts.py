@@ -104,8 +104,6 @@ def test_live_tasks_are_counted_by_kind_with_the_oldest_of_each(
     stand(db, "just", "dead")
     stand(db, "dies", "dead", count=2)
     stand(db, "b", "dead")
-    for kind in MANY:
-        stand(db, kind, "pending")
     found = [
         (it.kind, it.pending, it.due, it.running, it.expired, it.dead) for it in live_counts(db)
     ]
@@ -115,7 +113,6 @@ def test_live_tasks_are_counted_by_kind_with_the_oldest_of_each(
         ("dies", 0, 0, 0, 0, 2),
         ("just", 1, 1, 0, 0, 1),
         ("runs", 0, 0, 2, 1, 0),
-        *((kind, 1, 1, 0, 0, 0) for kind in MANY),
     ]
     ages = {
         it.kind: (it.oldest_due_seconds, it.oldest_running_seconds)
