@@ -25,6 +25,7 @@ from scheduler import Every, Registry, cancel, discard, requeue
 from scheduler.access import limit_source, restrict_kind
 from scheduler.dispatch import declare_limits
 from scheduler.finish import fail
+from scheduler.floors import find_floors
 from scheduler.lease import Attempt, Lease, reclaim
 from scheduler.outcome import Outcome
 from scheduler.schedules import declare_schedules, pause_schedules, plan_due, resume_schedules
@@ -35,7 +36,8 @@ NAMES = {wire.title(file.read_text()): file.stem for file in sorted(SQL.glob("*.
 
 RESET = (
     "delete from scheduler.kind_limits; delete from scheduler.kind_sources;"
-    " delete from scheduler.sources; delete from scheduler.schedules; delete from explorer_orders;"
+    " delete from scheduler.claim_floors; delete from scheduler.sources;"
+    " delete from scheduler.schedules; delete from explorer_orders;"
     " select setval(pg_get_serial_sequence('scheduler.tasks', 'id'), 100)"
 )
 _WRONG = """
@@ -186,6 +188,7 @@ def _life(
 
 
 _LIMITS: dict[str, int | None] = {KIND: 1}
+_look = partial(find_floors, kinds=[KIND], age=timedelta(0))  # anew each time
 
 LIVES = dict(
     [
@@ -241,6 +244,12 @@ LIVES = dict(
             "what a dead worker held is taken back",
             partial(act.repeated, acts=[_reclaim, _reclaim]),
             before=[*TAKEN, _hour],
+        ),
+        _life(
+            "look",
+            "where the earliest waiting task is, other workers are told",
+            partial(act.repeated, acts=[_look, _look]),
+            repeats=[_look],
         ),
         _life(
             "enqueue",
