@@ -54,7 +54,8 @@ def find_floors(connection: Connection, kinds: Iterable[str], age: timedelta) ->
 class Floors:
     """Those of one worker. Not thread-safe: the dispatcher's own.
 
-    age: how old a look may be when this worker is told of it, and for how long it is kept then.
+    poll: the worker's. `age` is how old a look may be when this worker is told of it, and for how
+    long it is kept then.
     """
 
     def __init__(self, poll: timedelta, monotonic: Callable[[], float]) -> None:

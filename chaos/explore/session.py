@@ -308,8 +308,8 @@ class Session:
 
     def _simple(self, sql: str, raw: bytes) -> Part:
         does = wire.does(sql)
-        if wire.begins_first(sql):
-            return Part("statement", sql, raw, "Z")
+        if wire.begins_first(sql) and not wire.commits_last(sql):
+            return Part("statement", sql, raw, "Z")  # and the transaction is the actor's own
         if self._status != "I":
             return Part("commit" if wire.commits_last(sql) else does, sql, raw, "Z")
         if does != "statement":

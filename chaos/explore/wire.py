@@ -72,7 +72,7 @@ def _begin_of(sql: str) -> int:
     start = 0
     while comment := _COMMENTS.match(sql, start):
         start = comment.end()
-    return start + len(sql[start:]) - len(sql[start:].lstrip())
+    return start
 
 
 @lru_cache(1024)
@@ -102,7 +102,7 @@ def commits_last(sql: str) -> bool:
     return _LAST_COMMITS.search(sql) is not None
 
 
-_BEGINS_FIRST = re.compile(r"(begin|start\s+transaction)\b[^;]*;\s*[^;\s]", re.IGNORECASE)
+_BEGINS_FIRST = re.compile(r"\s*(begin|start\s+transaction)\b[^;]*;\s*[^;\s]", re.IGNORECASE)
 
 
 @lru_cache(1024)

@@ -38,6 +38,22 @@ def test_what_a_statement_does_to_its_transaction(sql: str, does: str) -> None:
     assert wire.does(sql) == does
 
 
+@pytest.mark.parametrize(
+    ("sql", "begins"),
+    [
+        ("begin isolation level read committed;\nselect 1", True),
+        ("-- An attempt.\n BEGIN;\nselect 1", True),
+        ("start transaction; select 1", True),
+        ("begin", False),
+        ("begin;\n", False),
+        ("select 1; begin", False),
+        ("beginning; select 1", False),
+    ],
+)
+def test_a_message_may_begin_with_a_transaction_and_go_on(sql: str, begins: bool) -> None:
+    assert wire.begins_first(sql) == begins
+
+
 def test_a_statement_is_called_by_its_comment_or_by_its_first_words() -> None:
     assert wire.title("-- Claim tasks.\n--\n-- More.\nselect 1") == "Claim tasks."
     assert wire.title("select\n   1") == "select 1"
