@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import ClassVar, Literal
 
 import psycopg
 from pydantic import Field
 
+from chaos.cluster.processes import wait_for
 from chaos.faults.fault import (
     Aim,
     Arena,
@@ -20,6 +21,8 @@ from chaos.faults.fault import (
 )
 from chaos.fleet import Seat
 from chaos.history.events import History, worker_of
+
+LOOKS_WITHIN = 2.0  # seconds in which a worker that wakes up looks after its leases
 
 
 class Kill(WorkerFault):
@@ -125,7 +128,10 @@ class Terminate(WorkerFault):
 class Pause(WorkerFault):
     """SIGSTOP a worker, and SIGCONT it when its lease is over.
 
-    It bit if a lease was taken from the process while it was stopped: it woke up as a zombie.
+    It bit if a lease was taken from the process while it was stopped: it woke up as a zombie. One
+    that is alone renews or takes back when it wakes whatever ran out in its sleep, and nobody can
+    tell beforehand which comes first: there it bit if it took a lease from a handler of its own
+    that then ran on.
     terminated: it was asked to stop meanwhile (SIGTERM), and hears of that when it wakes.
     """
 
@@ -145,6 +151,10 @@ class Pause(WorkerFault):
                 if self.terminated:
                     arena.fleet.terminate(seat)
                 arena.fleet.resume(seat)
+                if len(arena.fleet.seats) == 1 and not self.terminated:
+                    # Until it has a valid lease, renewed or new: only then is it told whether this
+                    # bit, or should be tried again.
+                    wait_for(lambda: seat.name in (arena.leases() or {}), LOOKS_WITHIN)
             return 0
 
         return heal
@@ -154,14 +164,35 @@ class Pause(WorkerFault):
         taken = self.leases_taken(injection, history, until=injection.ended)
         if taken:
             return f"woke up as a zombie of {taken} leases"
-        own = self.was_there(injection, history) and sum(
-            note.what == "reclaimed"
-            and note.worker == injection.target
-            and note.at >= injection.ended
-            and worker_of(note.owner) == injection.target
+        own = sum(self._taken_from_itself(injection, history))
+        return f"woke up alone and took {own} leases from its own handlers" if own else None
+
+    def _taken_from_itself(self, injection: Injection, history: History) -> Iterator[bool]:
+        """Of each lease that the target held and took back itself: whether that ran out while it
+        was stopped, and its handler, begun before, ran on."""
+        if not self.was_there(injection, history):
+            return
+        name = injection.target
+        told = {
+            (note.what, note.task, note.token): note.at
             for note in history.notes
-        )
-        return f"woke up alone and took {own} leases back from itself" if own else None
+            if note.worker == name == worker_of(note.owner)
+        }
+        expires: dict[tuple[int, int], int | None] = {}
+        for commit in history.commits:
+            for ended in commit.ended:
+                lease = ended.task, ended.token
+                ran_out = expires.get(lease)
+                if ended.outcome == "reclaimed" and ran_out is not None:
+                    yield (
+                        injection.began < ran_out <= injection.ended
+                        and ("reclaimed", *lease) in told
+                        and told.get(("started", *lease), commit.at) < injection.placed
+                        and told.get(("finished", *lease), commit.at + 1) > commit.at
+                    )
+            for task, row in commit.changes:
+                if row is not None and row.owner is not None and worker_of(row.owner) == name:
+                    expires[task, row.token] = row.expires
 
 
 class Freeze(WorkerFault):

@@ -28,7 +28,7 @@ from chaos.faults.rows import RowLock
 from chaos.faults.tasks import faults_of
 from chaos.faults.worker import Freeze, Kill, Pause, Stampede, Terminate
 from chaos.fleet import Fleet, Seat
-from chaos.history.events import History, Note
+from chaos.history.events import History, Note, worker_of
 from chaos.workload import Behaviour, Job
 from tests.chaos.faults.arena import arena
 from tests.chaos.invariants.build import Story, us
@@ -112,16 +112,37 @@ def test_a_kill_bites_whenever_its_lease_is_reclaimed_but_a_zombie_must_have_bee
     assert BLACK_HOLE.bite(INJECTION, late) is None
 
 
-def test_a_pause_bit_as_well_if_the_worker_woke_up_alone_and_took_its_leases_back_itself() -> None:
-    def history(by: str, owner: str, at: float) -> History:
-        story = held(owner).reclaim(7, 21)
-        story.notes = [Note(us(at), by, "reclaimed", 7, 1, owner, "pending")]
-        return story.history()
+def test_a_pause_bit_as_well_if_the_worker_took_leases_from_its_own_handlers_afterwards() -> None:
+    def bit(
+        by: str = "w1.1",
+        owner: str = "w1.1/nonce",
+        claimed: float = 9,  # for five seconds
+        started: float | None = 9.5,
+        taken: float = 21,
+        finished: float | None = 25,
+    ) -> bool:
+        story = Story().enqueue(7).claim(7, at=claimed, owner=owner).reclaim(7, taken)
+        told = [
+            ("started", started, owner),
+            ("reclaimed", taken, by),
+            ("finished", finished, owner),
+        ]
+        story.notes = [
+            Note(us(at), worker_of(who), what, 7, 1, owner, "")
+            for what, at, who in told
+            if at is not None
+        ]
+        return PAUSE.bite(INJECTION, story.history()) is not None
 
-    assert PAUSE.bite(INJECTION, history("w1.1", "w1.1/nonce", 21)) is not None
-    assert PAUSE.bite(INJECTION, history("w2.1", "w1.1/nonce", 21)) is None
-    assert PAUSE.bite(INJECTION, history("w1.1", "w2.1/nonce", 21)) is None
-    assert PAUSE.bite(INJECTION, history("w1.1", "w1.1/nonce", 9)) is None
+    assert bit()
+    assert bit(finished=None)
+    assert not bit(finished=20.5)  # at once when it woke up
+    assert not bit(started=None)
+    assert not bit(started=20.5)
+    assert not bit(claimed=3.5, started=3.6)  # ran out before
+    assert not bit(claimed=16)  # did not run out meanwhile
+    assert not bit(by="w2.1")
+    assert not bit(owner="w2.1/nonce")
 
 
 @pytest.mark.parametrize("fault", [KILL, PAUSE, FREEZE], ids=kind)
