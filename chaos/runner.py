@@ -324,6 +324,7 @@ class _Run:
                 self._note_fault(active.index, "heal", strike.target, "")
             injection = Injection(strike.target, active.began, active.placed, ended, seen)
             self._injections.append((active.index, injection))
+            fault.settle(self._arena, injection)
             self.drain()
             return fault.missed(injection, self._so_far(strike.target))
         return False

@@ -151,21 +151,23 @@ class Pause(WorkerFault):
                 if self.terminated:
                     arena.fleet.terminate(seat)
                 arena.fleet.resume(seat)
-                if len(arena.fleet.seats) == 1 and not self.terminated:
-                    # Until it has a valid lease, renewed or new: only then is it told whether this
-                    # bit, or should be tried again.
-                    wait_for(lambda: seat.name in (arena.leases() or {}), LOOKS_WITHIN)
             return 0
 
         return heal
 
+    def settle(self, arena: Arena, injection: Injection) -> None:
+        """Wait until a worker that is alone has a valid lease again, renewed or new."""
+        if len(arena.fleet.seats) == 1 and not self.terminated:
+            wait_for(lambda: injection.target in (arena.leases() or {}), LOOKS_WITHIN)
+
     def bite(self, injection: Injection, history: History) -> str | None:
-        """A lease of the stopped process was reclaimed, or it woke up alone and did so itself."""
+        """A lease of the stopped process was reclaimed: by others meanwhile, or by itself when it
+        woke up."""
         taken = self.leases_taken(injection, history, until=injection.ended)
         if taken:
             return f"woke up as a zombie of {taken} leases"
         own = sum(self._taken_from_itself(injection, history))
-        return f"woke up alone and took {own} leases from its own handlers" if own else None
+        return f"woke up and took {own} leases from its own handlers" if own else None
 
     def _taken_from_itself(self, injection: Injection, history: History) -> Iterator[bool]:
         """Of each lease that the target held and took back itself: whether that ran out while it

@@ -129,6 +129,7 @@ class _Queue:
             limits={LIMITED: LIMIT},
             caps={"capped": CAP},
             schedules=SCHEDULES,
+            passed_over=2 * SECOND,
         )
         return self._told.history(
             rules, Phases(NOON, healed, self._told.now, 2 * SECOND, 15 * SECOND, 5 * MS)

@@ -57,7 +57,8 @@ class Row(NamedTuple):
     """A task as one committed change left it.
 
     `source` is who enqueued it, if the system knows; `counted`, whether it takes up room under that
-    source's cap. `key` and `occurrence` are None for most tasks.
+    source's cap. `key` and `occurrence` are None for most tasks. Of those due, the ones of higher
+    `priority` are claimed first, and of those the ones due earlier.
     """
 
     task: int
@@ -76,6 +77,7 @@ class Row(NamedTuple):
     counted: bool = False
     key: Key | None = None
     occurrence: Occurrence | None = None
+    priority: int = 0
 
 
 def worker_of(owner: str) -> str:
@@ -261,6 +263,9 @@ class Rules:
     limits: Mapping[str, int] = field(default_factory=dict)  # kind -> its most leases at once
     caps: Mapping[str, int] = field(default_factory=dict)  # source -> its most tasks outstanding
     schedules: Mapping[str, Recurrence] = field(default_factory=dict)  # by name
+    # For how many microseconds later tasks of the same kind and priority may be claimed before a
+    # due one; None if no order is promised.
+    passed_over: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

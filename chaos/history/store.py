@@ -1,6 +1,6 @@
 """A history as a file: JSON lines that can be judged again anywhere, gzip if the name ends in .gz.
 
-    {"format":"leaseproof-history","version":5}
+    {"format":"leaseproof-history","version":6}
     {"about":{…},"rules":[…],"phases":[…],"unknown":0,"named":[…]}
     ["commit",seq,at,xid,[[task,row or null],…],[ended,…],[effect,…]]
     ["note",…]  ["fault",…]  ["final",…]
@@ -46,8 +46,9 @@ from chaos.history.events import Final as FinalRow
 
 FORMAT: Final = "leaseproof-history"
 # Version 5 says which of the scenario's faults was injected and bit. Older ones say only of what
-# kind it was, so that one could cover for another of its kind: they are refused.
-VERSION: Final = 5
+# kind it was, so that one could cover for another of its kind: they are refused. Version 6 has the
+# priorities of tasks, and for how long they may be passed over; of 5 that is not judged.
+VERSION: Final = 6
 OLDEST: Final = 5
 
 # Raw text, not \u escapes: two lone surrogates side by side would come back from escapes as the
@@ -162,6 +163,7 @@ def _records(history: History) -> Iterator[object]:
             dict(sorted(rules.limits.items())),
             dict(sorted(rules.caps.items())),
             dict(sorted(rules.schedules.items())),
+            rules.passed_over,
         ],
         "phases": [
             phases.began,
@@ -202,7 +204,7 @@ def _check_header(header: object) -> None:
 
 
 def _rules(fields: list[Any]) -> Rules:
-    steps, gives_back, claim_limit, snooze_delay, limits, caps, schedules = fields
+    steps, gives_back, claim_limit, snooze_delay, limits, caps, schedules, *more = fields
     return Rules(
         frozenset(Step(*step) for step in steps),
         frozenset(gives_back),
@@ -211,6 +213,7 @@ def _rules(fields: list[Any]) -> Rules:
         limits,
         caps,
         {name: Recurrence(*recurrence) for name, recurrence in schedules.items()},
+        *more,
     )
 
 
@@ -228,7 +231,7 @@ def _commit(record: list[Any], shared: dict[Any, Any]) -> Commit:
 
 def _row(fields: list[Any], shared: dict[Any, Any]) -> Row:
     task, kind, state, due, attempts, cap, token, owner, expires, claimed, policy, *rest = fields
-    error, source, counted, key, occurrence = rest
+    error, source, counted, key, occurrence, *more = rest
     if policy is not None:
         policy = Policy(*policy)
     if key is not None:
@@ -253,6 +256,7 @@ def _row(fields: list[Any], shared: dict[Any, Any]) -> Row:
         counted,
         share(key, key),
         share(occurrence, occurrence),
+        *more,
     )
 
 

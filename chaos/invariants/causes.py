@@ -39,6 +39,7 @@ class Causes:
         self._ordered: dict[str, int] = {}
         workers: defaultdict[str, list[_Stretch]] = defaultdict(list)
         everyone: list[_Stretch] = []
+        locks: list[_Stretch] = []
         heals: defaultdict[tuple[str, str], list[int]] = defaultdict(list)
         kinds = set()
         # From the last to the first: so the nearest heal is known when its injection comes.
@@ -47,10 +48,14 @@ class Causes:
                 heals[name, target].append(at)
             elif action == "death":
                 workers[target].append((at - self._lag, _FOREVER))  # it was noticed so late
-            elif action == "inject" and name not in _ASIDE:
+            elif action == "inject":
                 later = heals[name, target]
                 healed = later.pop() if later else None
-                if target in SERVER_WIDE:
+                if name == "row-lock":
+                    locks.append((at, at if healed is None else healed))
+                elif name in _ASIDE:
+                    continue
+                elif target in SERVER_WIDE:
                     everyone.append((at, at if healed is None else healed))
                 elif target.endswith(" tasks"):
                     kinds.add(name)
@@ -61,6 +66,7 @@ class Causes:
                         else:
                             workers[worker].append((at, _FOREVER if healed is None else healed))
         self._everyone = _Stretches(everyone)
+        self._locks = _Stretches(locks)
         self._workers = {worker: _Stretches(found) for worker, found in workers.items()}
         # Who plans faults tells of deaths. Otherwise a worker that fell silent may be dead.
         told = any(fault.action in ("plan", "death") for fault in history.faults)
@@ -86,6 +92,10 @@ class Causes:
         """Whether a fault of this worker or of all was in place, or it died, in this time."""
         own = self._workers.get(worker)
         return self._everyone.meet(begin, end) or (own is not None and own.meet(begin, end))
+
+    def rows_locked(self, begin: int, end: int) -> bool:
+        """Whether a session of the harness held rows locked in this time."""
+        return self._locks.meet(begin, end)
 
     def ordered(self, worker: str, end: int) -> bool:
         """Whether the worker had been told to stop by then."""

@@ -17,6 +17,7 @@ from chaos.invariants.lifecycle import conserved, legal_steps, no_lost_task
 from chaos.invariants.limits import limit_held
 from chaos.invariants.progress import progress
 from chaos.invariants.recurring import occurrence_once
+from chaos.invariants.turns import in_turn
 from chaos.invariants.verdict import Outcome, Verdict
 from chaos.invariants.words import many
 
@@ -37,6 +38,7 @@ INVARIANTS: dict[str, Invariant] = {
     "key-once": key_once,
     "limit-held": limit_held,
     "claim-bounded": claim_bounded,
+    "in-turn": in_turn,
     "progress": progress,
     "conserved": conserved,
 }

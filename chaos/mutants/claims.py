@@ -2,10 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from chaos.mutants.mutant import Edit, Mutant, Patch, Shown
 from chaos.mutants.own_clock import with_own_clock
 
+
+def _never(old: Callable[..., bool]) -> Callable[..., bool]:
+    return lambda floors: False
+
+
 ALL = (
+    Mutant(
+        name="never-looks-below",
+        row=47,
+        invariant="in-turn",
+        stands_for="a cursor stands for what was claimed: what comes back before it is not seen",
+        shown_by=Shown("backlog", 0.5),
+        patches=(Patch("scheduler.floors:Floors.old", _never),),
+    ),
     Mutant(
         name="claim-without-lock",
         row=1,

@@ -89,6 +89,10 @@ BACKOFF_BASE = timedelta(milliseconds=100)
 BACKOFF_CAP = timedelta(seconds=1)
 RECURRING = RetryPolicy(20, base=BACKOFF_BASE, cap=BACKOFF_CAP)  # others have their order's
 OF_NO_CLIENT = -1  # the number of a job that recurs
+# Seconds. Within a poll, a second at most, workers find what lies below their floors, says
+# docs/operations.md; but a look takes a while, and so does a claim that was asked for before.
+FOUND_WITHIN = 1.0
+UNDER_WAY = 0.5
 IN_HAND = 0.03  # seconds that a client keeps a transaction open, so that its rivals meet it
 
 
@@ -104,7 +108,8 @@ class Leaseproof:
         return frozenset(get_args(Behaviour)) | FEATURES
 
     def rules(self, settings: WorkerSettings) -> Rules:
-        """The transition table of the scheduler's first migration; how much a claim may take."""
+        """The transition table of the scheduler's first migration; how much a claim may take, and
+        for how long it may pass a task over."""
         return replace(
             RULES,
             claim_limit=settings.slots
@@ -114,6 +119,7 @@ class Leaseproof:
                 name: Recurrence(timetable.every * 1_000_000, timetable.missed)
                 for name, timetable in settings.schedules.items()
             },
+            passed_over=round(_passed_over(settings) * 1_000_000),
         )
 
     def install(self, dsn: str) -> None:
@@ -136,7 +142,7 @@ class Leaseproof:
                     *("lease_token", "lease_owner", "lease_expires_at", "claimed_at"),
                     *("backoff_base", "backoff_factor", "backoff_cap", "backoff_jitter"),
                     *("last_error", "source", "counted", "unique_key", "unique_until"),
-                    *("schedule", "occurrence"),
+                    *("schedule", "occurrence", "priority"),
                 ),
                 rows.row,
                 key="id",
@@ -327,6 +333,14 @@ class _Worker(Worker):
 
     def _connect_handlers(self) -> HandlerConnection:
         return self._replies.on(super()._connect_handlers())
+
+
+def _passed_over(settings: WorkerSettings) -> float:
+    """For how many seconds a due task may be passed over."""
+    # A claim of limited kinds commits apart. A worker that is stopped before that has its rows
+    # locked until the server ends its session, a lease later, and others have to pass them over.
+    locked = settings.lease if settings.limits else 0.0
+    return min(settings.poll, FOUND_WITHIN) + UNDER_WAY + locked
 
 
 @contextmanager

@@ -39,6 +39,8 @@ class Queue:
     set. log: the table that gets a row for each end of an attempt, in the transaction that ends it.
     payload: the column of the task table with the job, json or jsonb. steps, gives_back: what the
     queue promises, as in `chaos.history.events.Rules`. behaviours: what its workers can do.
+    passed_over: seconds for which later tasks of the same kind may be claimed before a due one;
+    None if no order is promised.
 
     insert: enqueues orders in the connection's transaction, and returns the tasks' ids in order.
     worker: runs tasks until SIGTERM. It is given the connection string, its name, its settings and
@@ -59,6 +61,7 @@ class Queue:
     worker: Callable[[str, str, WorkerSettings, Journal], None]
     gives_back: frozenset[str] = frozenset()
     behaviours: tuple[Behaviour, ...] = ("quick", "slow", "flaky", "failing", "poison")
+    passed_over: float | None = None
 
     @property
     def offers(self) -> frozenset[str]:
@@ -67,7 +70,12 @@ class Queue:
 
     def rules(self, settings: WorkerSettings) -> Rules:
         """Its steps; a claim takes at most slots and prefetch, which is told: it is not `paced`."""
-        return Rules(self.steps, self.gives_back, settings.slots + (settings.prefetch or 0))
+        return Rules(
+            self.steps,
+            self.gives_back,
+            settings.slots + (settings.prefetch or 0),
+            passed_over=None if self.passed_over is None else round(self.passed_over * 1e6),
+        )
 
     def install(self, dsn: str) -> None:
         """Run the schema."""

@@ -32,6 +32,7 @@ def row(values: Mapping[str, str | None]) -> Row:
         counted=_text(values, "counted").startswith("t"),
         key=_key(values["unique_key"], values["unique_until"]),
         occurrence=_occurrence(values["schedule"], micros(values["occurrence"])),
+        priority=int(_text(values, "priority")),
     )
 
 

@@ -805,9 +805,12 @@ def test_a_worker_comes_back_after_its_sessions_were_terminated(
     with running(worker(registry, dsn)):
         over(db, enqueue(db, both, 1))
         assert started.wait(30)
-        # The dispatcher's, the keeper's, and one slot's.
-        killed = db.execute(f"select pg_terminate_backend(pid) {SESSIONS}".encode()).fetchall()
-        assert len(killed) >= 3
+        sessions = f"select pid {SESSIONS}".encode()
+        wait_for(
+            lambda: len(db.execute(sessions).fetchall()) >= 3,
+            "the sessions of the dispatcher, the keeper and a slot",
+        )
+        db.execute(f"select pg_terminate_backend(pid) {SESSIONS}".encode())
         done.set()
         over(db, running_one)
         over(db, enqueue(db, both, 2))

@@ -55,6 +55,7 @@ rows = st.builds(
     counted=st.booleans(),
     key=st.none() | st.builds(Key, text, text),
     occurrence=st.none() | st.builds(Occurrence, text, whole),
+    priority=whole,
 )
 ended = st.builds(Ended, whole, whole, text, whole, whole, whole, text, st.none() | text)
 commits = st.builds(
@@ -89,6 +90,7 @@ histories = st.builds(
         st.dictionaries(text, whole, max_size=2),
         st.dictionaries(text, whole, max_size=2),
         st.dictionaries(text, st.builds(Recurrence, whole, text), max_size=2),
+        st.none() | whole,
     ),
     phases=st.builds(Phases, *[whole] * 6),
     commits=several(commits),
@@ -102,7 +104,7 @@ histories = st.builds(
 
 ROW = Row(1, "mail", "dead", 5, 2, 3, 7, "w1/a", 8, 6, Policy(1.0, 2.0, 60.0, 0.5), "b\0\ud800")
 KEYED = ROW._replace(source="shop", counted=True, key=Key("k", "started"))
-DAILY = ROW._replace(occurrence=Occurrence("daily", 5))
+DAILY = ROW._replace(occurrence=Occurrence("daily", 5), priority=3)
 HISTORY = History(
     about={"scenario": "kill-mid-run", "seed": 7},
     rules=Rules(
@@ -113,6 +115,7 @@ HISTORY = History(
         {"mail": 2},
         {"shop": 3},
         {"daily": Recurrence(86_400_000_000, "skip")},
+        1_100_000,
     ),
     phases=Phases(1, 2, 3, 4, 5, 6),
     commits=(
@@ -219,7 +222,7 @@ def test_a_plain_file_named_gz_is_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("header", "reason"),
     [
-        ({"format": "leaseproof-history", "version": 6}, "version 6 is newer"),
+        ({"format": "leaseproof-history", "version": 7}, "version 7 is newer"),
         ({"format": "leaseproof-history", "version": 4}, "version 4 .* run the scenario again"),
         ({"format": "leaseproof-history", "version": 1}, "version 1 .* run the scenario again"),
         ({"format": "leaseproof-history", "version": 0}, "no format version 0"),

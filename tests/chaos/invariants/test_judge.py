@@ -32,14 +32,14 @@ def _rich() -> Story:
     story.requeue(3, at=10).claim(3, at=11).ran(3, 11, 12).snooze(3, at=12, due=21)
     story.claim(3, at=22).release(3, at=22.5).claim(3, at=23).ran(3, 23, 24).complete(3, at=24)
     # Cancelled while waiting and while running; dead and discarded; pruned; not due for long.
-    story.enqueue(4, 5, 6, 7, 8, max_attempts=1).cancel(4, at=1)
+    story.enqueue(4, 5, 6, 7, max_attempts=1).cancel(4, at=1)
     story.claim(5, 6, at=2).cancel(5, at=3).reclaim(6, at=7).discard(6, at=8).prune(6, at=9)
     story.claim(7, at=2).fail(7, at=3)
     # A mail sent by a zombie as well, and pruned at last.
     story.enqueue(10, kind="mail").claim(10, at=1).note("started", 10, 1).note("effect", 10, 2)
     story.reclaim(10, at=6.5).claim(10, by="w2", at=7).renew(10, at=8).ran(10, 7, 9)
     story.note("effect", 10, 8).complete(10, at=9).prune(10, at=15)
-    story.claim(8, at=24).reclaim(8, at=29.5)
+    story.enqueue(8, kind="late", max_attempts=1).claim(8, at=24).reclaim(8, at=29.5)
     # One under a key and one that was not needed, two of a limited kind, two of a capped source.
     story.key(11).told(11, "created", 0, 0.1).told(11, "standing", 1, 1.1).run(11, at=2, over=3)
     story.enqueue(12, 13, kind="one").run(12, at=1, over=2).run(13, at=2, over=3)
@@ -47,11 +47,19 @@ def _rich() -> Story:
         story.enqueue(task, source="shop", counted=True).run(task, at=1, over=2)
     # A schedule's two runs, and no client that would know of them.
     story.plan(16, 0.1, 0).run(16, at=1, over=2).plan(17, 30.1, 30).run(17, at=31, over=32)
+    # One that was given back after one that was due later had been claimed.
+    story.enqueue(18, 19, kind="rare").claim(18, at=9)
+    story.claim(19, by="w3", at=9.5).complete(19, at=10).release(18, at=11)
+    story.run(18, at=12, over=13).acknowledged(18, 19, at=0)
     return story.enqueue(9, due=1000).acknowledged(*range(2, 16), at=0)
 
 
 RICH = replace(
-    RULES, limits={"one": 1}, caps={"shop": 1}, schedules={"tick": Recurrence(30_000_000, "all")}
+    RULES,
+    limits={"one": 1},
+    caps={"shop": 1},
+    schedules={"tick": Recurrence(30_000_000, "all")},
+    passed_over=1_000_000,
 )
 
 
