@@ -155,7 +155,7 @@ class Fault(BaseModel, ABC):
         """The effect that this injection had, as a phrase; None if it had none."""
 
     def settle(self, arena: Arena, injection: Injection) -> None:
-        """Once it is healed: wait, for a moment at most, until `missed` can be told."""
+        """Called when it is healed: waits, a few seconds at most, until `missed` can be told."""
 
     def missed(self, injection: Injection, history: History) -> bool:
         """Whether it is plain as soon as it is healed that it had no effect: it may be tried again.

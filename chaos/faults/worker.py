@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import ClassVar, Literal
 
 import psycopg
@@ -22,7 +22,7 @@ from chaos.faults.fault import (
 from chaos.fleet import Seat
 from chaos.history.events import History, worker_of
 
-LOOKS_WITHIN = 2.0  # seconds in which a worker that wakes up looks after its leases
+SETTLES_WITHIN = 2.0  # seconds to wait, at most, until a worker that woke up has a valid lease
 
 
 class Kill(WorkerFault):
@@ -128,10 +128,9 @@ class Terminate(WorkerFault):
 class Pause(WorkerFault):
     """SIGSTOP a worker, and SIGCONT it when its lease is over.
 
-    It bit if a lease was taken from the process while it was stopped: it woke up as a zombie. One
-    that is alone renews or takes back when it wakes whatever ran out in its sleep, and nobody can
-    tell beforehand which comes first: there it bit if it took a lease from a handler of its own
-    that then ran on.
+    It bit if a lease was taken from the process while it was stopped: it woke up as a zombie. Or if
+    it took one back itself afterwards, from a handler of its own that ran on. (Whether it renews or
+    takes back first when it wakes, nobody can tell beforehand.)
     terminated: it was asked to stop meanwhile (SIGTERM), and hears of that when it wakes.
     """
 
@@ -156,25 +155,26 @@ class Pause(WorkerFault):
         return heal
 
     def settle(self, arena: Arena, injection: Injection) -> None:
-        """Wait until a worker that is alone has a valid lease again, renewed or new."""
+        """A worker that is alone renews its leases, or takes them back, only when it wakes: wait
+        until it has a valid one, so that `missed` does not judge too early."""
         if len(arena.fleet.seats) == 1 and not self.terminated:
-            wait_for(lambda: injection.target in (arena.leases() or {}), LOOKS_WITHIN)
+            wait_for(lambda: _has_lease(arena, injection.target), SETTLES_WITHIN)
 
     def bite(self, injection: Injection, history: History) -> str | None:
-        """A lease of the stopped process was reclaimed: by others meanwhile, or by itself when it
-        woke up."""
+        """A lease of the stopped process was reclaimed: by others before it woke up, or by itself
+        afterwards while its handler ran on."""
         taken = self.leases_taken(injection, history, until=injection.ended)
         if taken:
             return f"woke up as a zombie of {taken} leases"
-        own = sum(self._taken_from_itself(injection, history))
+        own = self._taken_from_itself(injection, history)
         return f"woke up and took {own} leases from its own handlers" if own else None
 
-    def _taken_from_itself(self, injection: Injection, history: History) -> Iterator[bool]:
-        """Of each lease that the target held and took back itself: whether that ran out while it
-        was stopped, and its handler, begun before, ran on."""
+    def _taken_from_itself(self, injection: Injection, history: History) -> int:
+        """How many leases the target took from handlers of its own: they ran out while it was
+        stopped, and the handler, begun before, ran on without."""
         if not self.was_there(injection, history):
-            return
-        name = injection.target
+            return 0
+        name, taken = injection.target, 0
         told = {
             (note.what, note.task, note.token): note.at
             for note in history.notes
@@ -185,16 +185,27 @@ class Pause(WorkerFault):
             for ended in commit.ended:
                 lease = ended.task, ended.token
                 ran_out = expires.get(lease)
-                if ended.outcome == "reclaimed" and ran_out is not None:
-                    yield (
-                        injection.began < ran_out <= injection.ended
-                        and ("reclaimed", *lease) in told
-                        and told.get(("started", *lease), commit.at) < injection.placed
-                        and told.get(("finished", *lease), commit.at + 1) > commit.at
-                    )
+                started = told.get(("started", *lease))
+                finished = told.get(("finished", *lease))
+                taken += (
+                    ended.outcome == "reclaimed"
+                    and ("reclaimed", *lease) in told
+                    and ran_out is not None
+                    and injection.began < ran_out <= injection.ended
+                    and started is not None
+                    and started < injection.placed
+                    and (finished is None or finished > commit.at)
+                )
             for task, row in commit.changes:
                 if row is not None and row.owner is not None and worker_of(row.owner) == name:
                     expires[task, row.token] = row.expires
+        return taken
+
+
+def _has_lease(arena: Arena, name: str) -> bool:
+    """Whether this worker has a valid lease, or nobody can tell."""
+    leases = arena.leases()
+    return leases is None or name in leases
 
 
 class Freeze(WorkerFault):

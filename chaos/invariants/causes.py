@@ -19,8 +19,9 @@ _FOREVER = 2**63
 
 # A worker that is told to stop must still end or renew what it holds: that explains nothing.
 _ORDERS = frozenset({"terminate"})
-# Of the server, but none keeps a worker from renewing the leases that it holds.
-_ASIDE = frozenset({"old-transaction", "row-lock", "stale-statistics"})
+# Of the server, but neither keeps a worker from renewing the leases that it holds. Nor does a
+# row-lock, which `rows_locked` tells.
+_ASIDE = frozenset({"old-transaction", "stale-statistics"})
 # A lease is renewed two or three times in its length, so what takes less of it is no excuse.
 _SHARE = 3
 

@@ -16,21 +16,23 @@ from chaos.invariants.words import Found, clock, many, span, spread, starved
 
 
 class _Place(NamedTuple):
-    """Where a task stands among those of its kind and priority: the earliest is claimed first."""
+    """Where a task stands among those of its kind and priority: by due time, then id, the earliest
+    first."""
 
     due: int
     task: int
 
 
 class _Wait(NamedTuple):
-    """A task could be claimed from `since` on, `until` it was, or was changed, or the run ended.
+    """A task could be claimed from `since` until it was claimed or changed, or the run ended; in
+    microseconds since the epoch.
 
-    owner: who claimed it, if anybody did. seq: the commit that ended the wait, if one did.
+    owner: who claimed it; None: nobody did. seq: the commit that ended the wait; None: the run did.
     """
 
-    until: int
     place: _Place
     since: int
+    until: int
     owner: str | None
     seq: int | None
 
@@ -38,15 +40,18 @@ class _Wait(NamedTuple):
 def in_turn(history: History, lives: Mapping[int, Life]) -> Verdict:
     """No due task is passed over by later ones of its kind and priority for longer than promised.
 
-    Claims skip what others hold locked, and a task that comes back stands before those that were
-    claimed meanwhile: each may be passed over for a while. Whatever looks for tasks from where it
-    found the last one would never come back to it as long as there are others. The time counts from
-    the first claim of a later task to the last, while this one could be claimed; the machine's own
-    lag is added to what is promised.
+    Tasks are claimed by due time, then id. One that others hold locked is skipped, and one that
+    comes back lies before those that were claimed meanwhile: each may be passed over for a while. A
+    claim that starts at a cursor, and never looks below it, would leave it there until the backlog
+    ends.
 
-    A claim does not count if its worker was struck within that time, or a session held rows locked:
-    it may have been asked for before, and have come late. That nobody was passed over is only shown
-    if tasks came to stand before others that had been claimed already.
+    The time passed over is from the first claim of a later task to the last, while this one could
+    be claimed. Allowed is what the system promises, and the machine's lag.
+
+    A claim is left out if, for as long as is allowed before it, anything held its worker up (see
+    `Causes.explain`) or a session held rows locked: it may have been sent before this task could be
+    claimed, and have come late. The evidence is waits that began after a later task had been
+    claimed.
     """
     promised = history.rules.passed_over
     if promised is None:
@@ -59,10 +64,10 @@ def in_turn(history: History, lives: Mapping[int, Life]) -> Verdict:
             levels[level].append(wait)
     late = Found()
     times: list[int] = []
-    came_back = 0
+    judged = 0
     for waits in levels.values():
-        for wait, behind, first, last in _passed(waits, counts):
-            came_back += behind
+        for wait, after_later, first, last in _passed(waits, counts):
+            judged += after_later
             passed = last - first
             times.append(passed)
             if passed > promised + lag:
@@ -77,12 +82,12 @@ def in_turn(history: History, lives: Mapping[int, Life]) -> Verdict:
     unfit = lag > promised
     return (Found() if unfit else late).verdict(
         "in-turn",
-        came_back,
-        f"{many(came_back, 'task')} came to stand before others that had been claimed; passed over"
+        judged,
+        f"{many(judged, 'wait')} began after a later task had been claimed; passed over"
         f" for {span(max(times, default=0))} at most",
-        "no task came to stand before one of its kind and priority that had been claimed",
+        "no wait began after a later task of its kind and priority had been claimed",
         {**spread(times, "passed_over"), "late": late.count},
-        starved(lag, promised, many(late.count, "task") + " passed over")
+        starved(lag, promised, many(late.count, "wait") + " that lasted too long")
         if unfit and late.count
         else None,
     )
@@ -99,36 +104,33 @@ def _waits(life: Life, ended: int) -> Iterator[tuple[tuple[str, int], _Wait]]:
                 continue
             claimed = after if move.is_claim else None
             at = claimed.claimed_at if claimed is not None else None
-            yield (
-                (before.kind, before.priority),
-                _Wait(
-                    move.at if at is None else at,
-                    _Place(before.due, life.task),
-                    since,
-                    claimed.owner if claimed is not None else None,
-                    move.seq,
-                ),
-            )
+            owner = claimed.owner if claimed is not None else None
+            place, until = _Place(before.due, life.task), move.at if at is None else at
+            yield (before.kind, before.priority), _Wait(place, since, until, owner, move.seq)
         if waiting:
             since = max(move.at, waiting.due)
     row = life.last
     if row is not None and row.state == PENDING:
-        yield (row.kind, row.priority), _Wait(ended, _Place(row.due, life.task), since, None, None)
+        yield (row.kind, row.priority), _Wait(_Place(row.due, life.task), since, ended, None, None)
 
 
 class _Passed(NamedTuple):
-    """A wait, whether a later task had been claimed before it began, and when the first and the
-    last one was claimed while it lasted: the same time if there was but one, or none."""
+    """A wait of which a later task was claimed before or while it lasted.
+
+    after_later: one was before. first, last: when the first and the last one was while it lasted;
+    both `since` if none was.
+    """
 
     wait: _Wait
-    behind: bool
+    after_later: bool
     first: int
     last: int
 
 
 def _passed(waits: Iterable[_Wait], counts: Callable[[_Wait], bool]) -> Iterator[_Passed]:
-    """Each wait of one level before which or in which a later task was claimed."""
-    # When later tasks were claimed, the last first: so they come nearly in the order of this list.
+    """Those waits of one level of which a later task was claimed before or while they lasted."""
+    # When tasks of later places were claimed, as negative times: a later place is claimed later as
+    # a rule, so new ones go near the end of the list, where inserting is cheap.
     claims: list[int] = []
     ranked = sorted(waits, key=lambda wait: wait.place, reverse=True)
     for _, together in groupby(ranked, lambda wait: wait.place):  # all waits of one task there
@@ -136,11 +138,11 @@ def _passed(waits: Iterable[_Wait], counts: Callable[[_Wait], bool]) -> Iterator
         for wait in together:
             # A claim of the same moment is perhaps the same claim.
             begin, end = bisect_right(claims, -wait.until), bisect_left(claims, -wait.since)
-            behind = end < len(claims)
+            after_later = end < len(claims)
             if begin < end:
-                yield _Passed(wait, behind, -claims[end - 1], -claims[begin])
-            elif behind:
-                yield _Passed(wait, behind, 0, 0)
+                yield _Passed(wait, after_later, -claims[end - 1], -claims[begin])
+            elif after_later:
+                yield _Passed(wait, after_later, wait.since, wait.since)
             if wait.owner is not None and counts(wait):
                 own.append(-wait.until)
         for claim in own:
@@ -148,8 +150,8 @@ def _passed(waits: Iterable[_Wait], counts: Callable[[_Wait], bool]) -> Iterator
 
 
 def _counting(history: History, lives: Mapping[int, Life], within: int) -> Callable[[_Wait], bool]:
-    """Which claims were not held up: neither was their worker struck within this time before, nor
-    were rows locked."""
+    """Tells whether a claim counts: nothing held its worker up, and no rows were locked, for
+    `within` microseconds before it."""
     causes = Causes(history, lives)
 
     def counts(claim: _Wait) -> bool:

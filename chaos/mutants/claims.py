@@ -2,24 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from chaos.mutants.mutant import Edit, Mutant, Patch, Shown
 from chaos.mutants.own_clock import with_own_clock
-
-
-def _never(old: Callable[..., bool]) -> Callable[..., bool]:
-    return lambda floors: False
-
 
 ALL = (
     Mutant(
         name="never-looks-below",
         row=47,
         invariant="in-turn",
-        stands_for="a cursor stands for what was claimed: what comes back before it is not seen",
+        stands_for="a claim starts at a cursor, and nobody looks for what comes back below it",
         shown_by=Shown("backlog", 0.5),
-        patches=(Patch("scheduler.floors:Floors.old", _never),),
+        patches=(Patch("scheduler.floors:Floors.old", lambda _: lambda floors: False),),
     ),
     Mutant(
         name="claim-without-lock",

@@ -89,10 +89,9 @@ BACKOFF_BASE = timedelta(milliseconds=100)
 BACKOFF_CAP = timedelta(seconds=1)
 RECURRING = RetryPolicy(20, base=BACKOFF_BASE, cap=BACKOFF_CAP)  # others have their order's
 OF_NO_CLIENT = -1  # the number of a job that recurs
-# Seconds. Within a poll, a second at most, workers find what lies below their floors, says
-# docs/operations.md; but a look takes a while, and so does a claim that was asked for before.
+# Seconds, and a poll at most: what docs/operations.md promises for tasks below floors.
 FOUND_WITHIN = 1.0
-UNDER_WAY = 0.5
+UNDER_WAY = 0.5  # seconds more, for the look itself and for claims that were sent before it
 IN_HAND = 0.03  # seconds that a client keeps a transaction open, so that its rivals meet it
 
 

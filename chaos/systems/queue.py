@@ -39,8 +39,8 @@ class Queue:
     set. log: the table that gets a row for each end of an attempt, in the transaction that ends it.
     payload: the column of the task table with the job, json or jsonb. steps, gives_back: what the
     queue promises, as in `chaos.history.events.Rules`. behaviours: what its workers can do.
-    passed_over: seconds for which later tasks of the same kind may be claimed before a due one;
-    None if no order is promised.
+    passed_over: for how many seconds later tasks of the same kind and priority may be claimed
+    before a due one; None if no order is promised.
 
     insert: enqueues orders in the connection's transaction, and returns the tasks' ids in order.
     worker: runs tasks until SIGTERM. It is given the connection string, its name, its settings and

@@ -145,6 +145,30 @@ def test_a_pause_bit_as_well_if_the_worker_took_leases_from_its_own_handlers_aft
     assert not bit(owner="w2.1/nonce")
 
 
+@pytest.mark.parametrize(
+    ("workers", "terminated", "told", "looks"),
+    [
+        (1, False, [{}, {"w2.1": [1]}, {"w1.1": [1]}], 3),
+        (1, False, [{}, None], 2),  # nobody can tell
+        (1, True, [], 0),
+        (2, False, [], 0),
+    ],
+)
+def test_whether_a_pause_bit_is_asked_once_a_worker_that_is_alone_has_a_lease_again(
+    server: Postgres,
+    monkeypatch: pytest.MonkeyPatch,
+    workers: int,
+    terminated: bool,
+    told: list[dict[str, list[int]] | None],
+    looks: int,
+) -> None:
+    where = arena(server, "postgres", *[Seat(number, "") for number in range(1, workers + 1)])
+    left = list(told)
+    monkeypatch.setattr(where, "leases", lambda: left.pop(0))
+    PAUSE.model_copy(update={"terminated": terminated}).settle(where, INJECTION)
+    assert len(told) - len(left) == looks
+
+
 @pytest.mark.parametrize("fault", [KILL, PAUSE, FREEZE], ids=kind)
 def test_who_was_aimed_at_in_a_renewal_must_say_that_it_was_there(fault: Fault) -> None:
     aimed = fault.model_copy(update={"aim": "in-renewal"})

@@ -39,6 +39,7 @@ def _rich() -> Story:
     story.enqueue(10, kind="mail").claim(10, at=1).note("started", 10, 1).note("effect", 10, 2)
     story.reclaim(10, at=6.5).claim(10, by="w2", at=7).renew(10, at=8).ran(10, 7, 9)
     story.note("effect", 10, 8).complete(10, at=9).prune(10, at=15)
+    # Dead, and of a kind of its own: claimed so late, it would have been passed over by others.
     story.enqueue(8, kind="late", max_attempts=1).claim(8, at=24).reclaim(8, at=29.5)
     # One under a key and one that was not needed, two of a limited kind, two of a capped source.
     story.key(11).told(11, "created", 0, 0.1).told(11, "standing", 1, 1.1).run(11, at=2, over=3)
