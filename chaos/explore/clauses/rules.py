@@ -218,8 +218,8 @@ def programs() -> Iterator[tuple[str, Known]]:
             declared("new", g={"kinds": "other"}),
         ],
     )
-    # The rows lie there from the last to the first, and none has moved: so it does not depend on the
-    # server's tidying up whether an order that is missing shows.
+    # The rows lie there from the last to the first, and none has moved: so whether an order that is
+    # missing shows does not depend on when the server tidies up.
     yield told(
         "foreign",
         "declare_schedules: the first of several that are another's is told",
