@@ -28,7 +28,8 @@ SETTLES_WITHIN = 2.0  # seconds to wait, at most, until a worker that woke up ha
 class Kill(WorkerFault):
     """SIGKILL a worker; another process takes its seat.
 
-    It bit if a lease that the dead process held had to be taken back from it.
+    It bit if a lease that the dead process held had to be taken back from it, or an operator
+    cancelled its task first.
     """
 
     in_the_middle: ClassVar[bool] = True
@@ -45,9 +46,14 @@ class Kill(WorkerFault):
         return lambda: left
 
     def bite(self, injection: Injection, history: History) -> str | None:
-        """The dead process's leases were reclaimed."""
+        """The dead process's leases were ended by others."""
         taken = self.leases_taken(injection, history)
-        return f"died holding leases, {taken} reclaimed" if taken else None
+        if self.aim != "last-attempt" and self.was_there(injection, history):
+            taken += sum(
+                ended.outcome == "cancelled" and at >= injection.placed
+                for at, ended, _ in endings(injection.target, history)
+            )
+        return f"died holding leases, {taken} ended by others" if taken else None
 
     def missed(self, injection: Injection, history: History) -> bool:
         """It was done with its tasks when it died: quicker than we."""

@@ -112,6 +112,17 @@ def test_a_kill_bites_whenever_its_lease_is_reclaimed_but_a_zombie_must_have_bee
     assert BLACK_HOLE.bite(INJECTION, late) is None
 
 
+def test_a_kill_bit_as_well_if_an_operator_cancelled_what_the_dead_had_left() -> None:
+    cancelled = held().cancel(7, 15)
+    assert KILL.bite(INJECTION, cancelled.history()) is not None
+    assert KILL.bite(INJECTION, held().cancel(7, 9.5).history()) is None  # perhaps still alive
+    assert KILL.bite(INJECTION, held("w2.1/nonce").cancel(7, 15).history()) is None
+    assert PAUSE.bite(INJECTION, cancelled.history()) is None
+    for aim in ("last-attempt", "in-renewal"):
+        aimed = KILL.model_copy(update={"aim": aim})
+        assert aimed.bite(INJECTION, cancelled.history()) is None
+
+
 def test_a_pause_bit_as_well_if_the_worker_took_leases_from_its_own_handlers_afterwards() -> None:
     def bit(
         by: str = "w1.1",
