@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import gzip
 import json
+import zlib
 from dataclasses import replace
 from pathlib import Path
 
@@ -33,6 +34,7 @@ from chaos.history.events import (
 )
 from chaos.history.store import HistoryError, load, save
 
+UTF8 = ("utf-8", "surrogatepass")
 # Any text, unlike Hypothesis's default: NUL and lone surrogates too.
 text = st.text(st.characters(exclude_categories=()), max_size=20)
 whole = st.integers(-(2**63), 2**63 - 1)
@@ -240,6 +242,34 @@ def test_other_formats_and_versions_are_refused(
     path.write_bytes(json.dumps(header).encode() + b"\n" + rest)
     with pytest.raises(HistoryError, match=rf"{path}, line 1: .*{reason}"):
         load(path)
+
+
+def test_a_history_of_format_5_comes_back_without_priorities_and_promises_no_order(
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "h"
+    save(HISTORY, path)
+    records = [json.loads(line) for line in path.read_bytes().decode(*UTF8).splitlines()]
+    records[0]["version"] = 5
+    records[1]["rules"].pop()
+    for kind, *fields in records[2:]:
+        if kind == "commit":
+            for _, row in fields[3]:
+                if row is not None:
+                    row.pop()
+        elif kind == "failover":
+            for commit in fields[3]:
+                for _, row in commit[3]:
+                    row.pop()
+    lines = [json.dumps(one, ensure_ascii=False).encode(*UTF8) + b"\n" for one in records[:-1]]
+    end = json.dumps(["end", zlib.crc32(b"".join(lines))]).encode() + b"\n"
+    path.write_bytes(b"".join([*lines, end]))
+    older = load(path)
+    assert older.rules == replace(HISTORY.rules, passed_over=None)
+    rows = [change.row for commit in older.commits for change in commit.changes]
+    assert [row and row.priority for row in rows] == [0, None, 0, 0]
+    assert rows[0] == ROW
+    assert older.failovers == HISTORY.failovers
 
 
 def test_a_failed_save_leaves_the_old_file_and_nothing_else(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from psycopg import sql
 from chaos.history.events import Key, Occurrence, Row
 from chaos.history.watched import micros
 from chaos.history.witness import Witness
-from chaos.systems import Order, Until
+from chaos.systems import Order, Until, WorkerSettings
 from chaos.systems.leaseproof import Leaseproof
 from chaos.workload import Job
 
@@ -29,7 +29,9 @@ DAILY = """
     [("started", Key("k", "started")), ("finished", Key("k", "finished")), (5.0, None)],
     ids=["started", "finished", "period"],
 )
-def test_rows_say_source_key_and_occurrence(empty_dsn: str, until: Until, key: Key | None) -> None:
+def test_rows_say_source_key_occurrence_and_priority(
+    empty_dsn: str, until: Until, key: Key | None
+) -> None:
     system, source = Leaseproof(), f"shop_{uuid4().hex[:8]}"
     system.install(empty_dsn)
     system.cap(empty_dsn, source, 5)
@@ -37,7 +39,7 @@ def test_rows_say_source_key_and_occurrence(empty_dsn: str, until: Until, key: K
     witness.open()
     try:
         plain = Order(Job(0, "quick", 0, 0), delay=0, max_attempts=1)
-        keyed = Order(Job(1, "quick", 0, 0), 0, 1, "k", until, source=source)
+        keyed = Order(Job(1, "quick", 0, 0), 0, 1, "k", until, source=source, priority=3)
         system.enqueue(empty_dsn, [plain])
         system.enqueue_under_key(empty_dsn, keyed, keep=True)
         with psycopg.connect(empty_dsn) as connection:
@@ -49,6 +51,7 @@ def test_rows_say_source_key_and_occurrence(empty_dsn: str, until: Until, key: K
             connection.execute(sql.SQL("drop owned by {}").format(sql.Identifier(source)))
             connection.execute(sql.SQL("drop role {}").format(sql.Identifier(source)))
     first, second, third = (row for row in rows if isinstance(row, Row))
+    assert (first.priority, second.priority) == (1, 3)
     assert (first.source, first.counted, first.key, first.occurrence) == (
         ("postgres", False, None, None)
     )
@@ -85,3 +88,15 @@ def test_a_worker_whose_handler_is_in_a_transaction_is_told_from_others(empty_ds
         within.execute("select")
         other.execute("select")
         assert system.in_transaction(empty_dsn) == ["w1.1"]
+
+
+@pytest.mark.parametrize(
+    ("poll", "limits", "seconds"),
+    [(0.2, {}, 0.7), (30, {}, 1.5), (0.2, {"quick": 2}, 3.7)],
+    ids=["poll", "a second at most", "a lease more with limits"],
+)
+def test_tasks_may_be_passed_over_for_as_long_as_the_docs_say(
+    poll: float, limits: dict[str, int], seconds: float
+) -> None:
+    settings = WorkerSettings(2, None, 3, poll, reclaim_every=1, grace=1, limits=limits)
+    assert Leaseproof().rules(settings).passed_over == seconds * 1_000_000

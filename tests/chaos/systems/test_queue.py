@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import psycopg
@@ -10,7 +11,14 @@ import pytest
 
 from chaos.history.events import COMPLETED, PENDING, RUNNING
 from chaos.scenario import load_scenario
-from chaos.systems import FEATURES, NotOfferedError, Order, UnknownSystemError, system
+from chaos.systems import (
+    FEATURES,
+    NotOfferedError,
+    Order,
+    UnknownSystemError,
+    WorkerSettings,
+    system,
+)
 from chaos.workload import Job, digest
 from examples.letterbox import queue
 from examples.letterbox.adapter import QUEUE
@@ -75,6 +83,12 @@ def test_the_end_is_what_a_look_finds_with_the_payload_as_it_was_and_is(
     found = QUEUE.finals(empty_dsn, {first: digest(JOBS[0].payload())})[0]
     assert (found.task, found.state, found.token, found.attempts) == (first, COMPLETED, 1, 1)
     assert found.payload_enqueued == found.payload_now
+
+
+def test_a_queue_promises_an_order_only_if_it_says_so() -> None:
+    settings = WorkerSettings(slots=2, prefetch=0, lease=9, poll=5, reclaim_every=1, grace=1)
+    assert QUEUE.rules(settings).passed_over is None
+    assert replace(QUEUE, passed_over=1.5).rules(settings).passed_over == 1_500_000
 
 
 def test_a_scenario_that_asks_for_more_than_a_system_offers_is_refused() -> None:
